@@ -36,7 +36,22 @@ impl Resource {
         let failed = |error: StoreError| {
             Error::with_source(ErrorKind::Store, "the invalidation was not acknowledged", error.into())
         };
-        self.request_invalidation(None).await.map_err(failed)
+        self.request_invalidation(Script::Drop).await.map_err(failed)
+    }
+
+    /// Lets the values expire, otherwise as [`invalidate`](Self::invalidate). If it is not acknowledged, an invalidation is
+    /// pending.
+    pub(crate) async fn expire(self) -> Result<(), Error> {
+        let failed =
+            |error: StoreError| Error::with_source(ErrorKind::Store, "the expiry was not acknowledged", error.into());
+        let resource = Self { key: self.key.to_invalidated(), ..self };
+        let connection = resource.engine.store.connection(&resource.key);
+        let name = (resource.key.clone(), resource.config.clone());
+        let attempt = resource.engine.invalidations.request_expiry(name, connection, |request, may_expire| {
+            resource.send_invalidation(request, if may_expire { Script::Expire(connection) } else { Script::Drop })
+        });
+        resource.forget();
+        attempt.await.map_err(failed)
     }
 
     /// Stores a value: an invalidation, a lease and a fill. The first script drops the entry and grants the lease. The fill
@@ -57,7 +72,8 @@ impl Resource {
                 lease: Mutex::default(),
             });
             let can_keep = self.can_keep(&fill_set);
-            self.request_invalidation(can_keep.then_some(&first)).await.map_err(|error| not_stored(error.into()))?;
+            let script = if can_keep { Script::Put(first.clone()) } else { Script::Drop };
+            self.request_invalidation(script).await.map_err(|error| not_stored(error.into()))?;
             if !can_keep {
                 permit.right = FillRight::None;
                 return Err(Error::uncacheable());
@@ -78,7 +94,7 @@ impl Resource {
     ///
     /// Cancel safe: the task is spawned before the future is polled.
     pub(crate) fn invalidate_or_defer(self) -> impl Future<Output = bool> {
-        let attempt = self.request_invalidation(None);
+        let attempt = self.request_invalidation(Script::Drop);
         async move {
             tokio::select! {
                 biased;
@@ -88,22 +104,22 @@ impl Resource {
         }
     }
 
-    /// Makes the invalidation pending, sends it in a task, and makes this process forget the cache keys. It is sent as the
-    /// first script of a put if there is one. What is sent again is the invalidation alone.
-    fn request_invalidation(&self, put: Option<&Arc<FirstScript>>) -> Attempt {
+    /// Makes the invalidation pending, sends it as this script in a task, and makes this process forget the cache keys. What
+    /// is sent again is the invalidation alone.
+    fn request_invalidation(&self, script: Script) -> Attempt {
         let resource = Self { key: self.key.to_invalidated(), ..self.clone() };
         let name = (resource.key.clone(), resource.config.clone());
-        let attempt = self.engine.invalidations.request(name, |request| resource.send_invalidation(request, put));
+        let attempt = self.engine.invalidations.request(name, |request| resource.send_invalidation(request, script));
         resource.forget();
         attempt
     }
 
     /// Spawns a task that sends the invalidation, which is pending. The task changes the table, and so it must not run
     /// within the lock of a [`Shared`], which the table asks for its progress.
-    fn send_invalidation(&self, request: u64, put: Option<&Arc<FirstScript>>) -> Attempt {
-        let (resource, put) = (self.clone(), put.cloned());
+    fn send_invalidation(&self, request: u64, script: Script) -> Attempt {
+        let resource = self.clone();
         let task = self.engine.tasks.spawn(async move {
-            let answer = resource.drop_everywhere(request, put.as_deref()).await;
+            let answer = resource.drop_everywhere(request, &script).await;
             let failed = |error: &StoreError| ((resource.key.clone(), resource.config.clone()), error.clone());
             answer.inspect_err(|error| send_in_background(&resource.engine, Some(failed(error))))
         });
@@ -111,15 +127,16 @@ impl Resource {
     }
 
     /// Drops the entries. If the store acknowledges, this process forgets the cache keys as well.
-    async fn drop_everywhere(&self, request: u64, put: Option<&FirstScript>) -> Result<(), StoreError> {
+    async fn drop_everywhere(&self, request: u64, script: &Script) -> Result<(), StoreError> {
         let connection = || self.engine.store.connection(&self.key);
         let keys = self.key.invalidated();
         let by = loop {
             let before = connection();
-            match put {
-                None => self.drop_entries(&keys).await?,
+            match script {
+                Script::Expire(connection) if before == *connection => self.expire_entries(&keys).await?,
+                Script::Drop | Script::Expire(_) => self.drop_entries(&keys).await?,
                 // The lease of the last one counts, because each one drops that of the one before.
-                Some(put) => *put.lease.lock() = put.resource.drop_entries_and_lease(put.request).await?,
+                Script::Put(put) => *put.lease.lock() = put.resource.drop_entries_and_lease(put.request).await?,
             }
             let after = connection();
             // One that was replaced meanwhile may have acknowledged for a server that is gone.
@@ -190,7 +207,7 @@ impl Resource {
     /// Returns the attempt in flight at the pending invalidation of this name, or begins one. `None` if it is not pending
     /// any more.
     fn attempt(&self) -> Option<Attempt> {
-        self.engine.invalidations.attempt(&self.key, |request| self.send_invalidation(request, None))
+        self.engine.invalidations.attempt(&self.key, |request| self.send_invalidation(request, Script::Drop))
     }
 
     /// Makes the invalidations pending that the store may have lost, and this process forget what it has read since. To
@@ -208,6 +225,14 @@ impl Resource {
             send_in_background(&self.engine, None);
         }
     }
+}
+
+/// What an invalidation is sent as.
+enum Script {
+    Drop,
+    /// The expiry of the values, while this connection serves them. Another one may have lost an invalidation before.
+    Expire(u64),
+    Put(Arc<FirstScript>),
 }
 
 /// The first script of a put, in place of that of an invalidation.

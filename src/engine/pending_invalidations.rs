@@ -60,6 +60,16 @@ struct Invalidation {
     request: u64,
     /// When it was first acknowledged.
     first: Option<Timestamp>,
+    dropped: Dropped,
+}
+
+/// What is known of the last invalidation of a name that was no expiry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Dropped {
+    No,
+    Pending,
+    /// Acknowledged by this connection.
+    By(u64),
 }
 
 struct Pending {
@@ -103,13 +113,39 @@ impl PendingInvalidations {
     }
 
     /// Records a request, which is pending from now on, unless the table is full. Begins an attempt with its number.
-    pub(super) fn request(&self, (key, config): Name, begin: impl FnOnce(u64) -> Attempt) -> Attempt {
+    pub(super) fn request(&self, name: Name, begin: impl FnOnce(u64) -> Attempt) -> Attempt {
+        self.request_as(name, None, |request, _| begin(request))
+    }
+
+    /// Records a request for an expiry, to be sent over this connection. Begins an attempt with its number, and whether it
+    /// may be an expiry: not if an invalidation is pending, which its acknowledgement would end, or if one was acknowledged
+    /// by another connection, whose server may have lost it.
+    pub(super) fn request_expiry(
+        &self,
+        name: Name,
+        connection: u64,
+        begin: impl FnOnce(u64, bool) -> Attempt,
+    ) -> Attempt {
+        self.request_as(name, Some(connection), begin)
+    }
+
+    fn request_as(
+        &self,
+        (key, config): Name,
+        expiry_by: Option<u64>,
+        begin: impl FnOnce(u64, bool) -> Attempt,
+    ) -> Attempt {
         self.change(|Names { pending, acknowledged, requests, .. }| {
             *requests += 1;
-            let attempt = begin(*requests);
+            let known = pending.get(&key).map(|known| &known.invalidation);
+            let known = known.or_else(|| acknowledged.get(&key).map(|known| &known.invalidation));
+            let last = known.map_or(Dropped::No, |known| known.dropped);
+            let may_expire = expiry_by.is_some_and(|by| [Dropped::No, Dropped::By(by)].contains(&last));
+            let dropped = if may_expire { last } else { Dropped::Pending };
+            let attempt = begin(*requests, may_expire);
             if pending.len() < MAX_PENDING || pending.contains_key(&key) {
                 acknowledged.remove(&key);
-                let invalidation = Invalidation { config, request: *requests, first: None };
+                let invalidation = Invalidation { config, request: *requests, first: None, dropped };
                 pending.insert(key, Pending::new(invalidation, attempt.downgrade()));
             }
             attempt
@@ -125,6 +161,9 @@ impl PendingInvalidations {
             }
             let Some((key, Pending { mut invalidation, .. })) = pending.remove_entry(key) else { return };
             let first = *invalidation.first.get_or_insert(now);
+            if invalidation.dropped != Dropped::No {
+                invalidation.dropped = Dropped::By(by);
+            }
             if now.since(first) < REPEATED_FOR {
                 acknowledged.insert(key, Acknowledged { invalidation, by, last: now });
             }

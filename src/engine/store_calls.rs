@@ -140,6 +140,18 @@ impl Resource {
         self.repeatable(StoreOperation::Invalidate, || self.engine.store.invalidate(keys)).await
     }
 
+    /// Lets the values expire. If the connection was broken, drops them, because the next one may have lost an invalidation.
+    pub(super) async fn expire_entries(&self, keys: &[CacheKey]) -> Result<(), StoreError> {
+        let store = &self.engine.store;
+        let answer = async {
+            match store.expire(keys).await {
+                Err(error) if error.is_disconnected() => store.invalidate(keys).await,
+                answer => answer,
+            }
+        };
+        self.with_timeout(Access::Write, StoreOperation::Invalidate, answer).await
+    }
+
     /// Drops the entries of this cache key, and asks for its lease in the same step.
     pub(super) async fn drop_entries_and_lease(&self, request: LeaseRequest) -> Result<Option<Lease>, StoreError> {
         let send = || self.engine.store.invalidate_and_lease(&self.key, request);

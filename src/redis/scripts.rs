@@ -49,14 +49,28 @@ pub(super) fn extend(lease: &str, held: Lease, span: Duration) -> ScriptCall {
     call
 }
 
-/// Invalidates. `names` are the leases of these cache keys, then all entries. `put` asks for the first lease.
-pub(super) fn invalidate(names: &[String], keys: &[CacheKey], put: Option<LeaseRequest>) -> ScriptCall {
+/// What the script `invalidate` leaves.
+#[derive(Clone, Copy)]
+pub(super) enum Leaves {
+    Nothing,
+    /// The values, which are stale from now on.
+    StaleValues,
+    /// The first lease, which a put asks for.
+    Lease(LeaseRequest),
+}
+
+/// Invalidates. `names` are the leases of these cache keys, then all entries.
+pub(super) fn invalidate(names: &[String], keys: &[CacheKey], leaves: Leaves) -> ScriptCall {
     let mut call = INVALIDATE.call(names);
     call.arg(CHANNEL);
-    call.arg(put.map_or_else(Vec::new, |request| {
-        let (keep, px) = kept(request);
-        [request.token.as_bytes(), &keep[..], px.to_string().as_bytes()].concat()
-    }));
+    call.arg(match leaves {
+        Leaves::Nothing => Vec::new(),
+        Leaves::StaleValues => b"e".to_vec(),
+        Leaves::Lease(request) => {
+            let (keep, px) = kept(request);
+            [request.token.as_bytes(), &keep[..], px.to_string().as_bytes()].concat()
+        }
+    });
     for key in keys {
         call.arg(key.hash().as_bytes());
     }

@@ -18,7 +18,7 @@ use super::{
     entries::EntryDecoder,
     fill::{Fill, Staging},
     names::entry_name,
-    scripts,
+    scripts::{self, Leaves},
     tracked::TrackedReads,
     wakes::Waves,
 };
@@ -171,13 +171,28 @@ impl RedisStore {
 
     /// Invalidates name by name, because the names of a slot that moves are on two nodes. The leases come first:
     /// without its lease no earlier fill is stored, and a later fill that is dropped costs a fetch.
-    async fn invalidate_one_by_one(&self, names: &[String], keys: &[CacheKey]) -> Result<(), StoreError> {
+    async fn invalidate_one_by_one(
+        &self,
+        names: &[String],
+        keys: &[CacheKey],
+        leaves: Leaves,
+    ) -> Result<(), StoreError> {
         for (i, name) in names.iter().enumerate() {
             let keys = keys.get(i).map(slice::from_ref).unwrap_or_default();
-            let reply = scripts::invalidate(slice::from_ref(name), keys, None).run(&*self.link).await;
+            let reply = scripts::invalidate(slice::from_ref(name), keys, leaves).run(&*self.link).await;
             let left = self.parse(reply, scripts::parse_invalidated).await?;
             self.wake_all(keys, &left);
         }
+        Ok(())
+    }
+
+    async fn invalidate_to(&self, keys: &[CacheKey], leaves: Leaves) -> Result<(), StoreError> {
+        let names = invalidated_names(keys);
+        let reply = scripts::invalidate(&names, keys, leaves).run(&*self.link).await;
+        if reply.as_ref().is_err_and(|error| error.kind() == TRY_AGAIN) {
+            return self.invalidate_one_by_one(&names, keys, leaves).await;
+        }
+        self.wake_all(keys, &self.parse(reply, scripts::parse_invalidated).await?);
         Ok(())
     }
 
@@ -280,25 +295,21 @@ impl Store for RedisStore {
     }
 
     fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
-        Box::pin(async move {
-            let names = invalidated_names(keys);
-            let reply = scripts::invalidate(&names, keys, None).run(&*self.link).await;
-            if reply.as_ref().is_err_and(|error| error.kind() == TRY_AGAIN) {
-                return self.invalidate_one_by_one(&names, keys).await;
-            }
-            self.wake_all(keys, &self.parse(reply, scripts::parse_invalidated).await?);
-            Ok(())
-        })
+        Box::pin(self.invalidate_to(keys, Leaves::Nothing))
+    }
+
+    fn expire<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
+        Box::pin(self.invalidate_to(keys, Leaves::StaleValues))
     }
 
     fn invalidate_and_lease<'a>(&'a self, key: &'a CacheKey, request: LeaseRequest) -> Answer<'a, Option<Lease>> {
         Box::pin(async move {
             let keys = slice::from_ref(key);
             let names = invalidated_names(keys);
-            let mut reply = scripts::invalidate(&names, keys, Some(request)).run(&*self.link).await;
+            let mut reply = scripts::invalidate(&names, keys, Leaves::Lease(request)).run(&*self.link).await;
             if reply.as_ref().is_err_and(|error| error.kind() == TRY_AGAIN) {
-                self.invalidate_one_by_one(&names, keys).await?;
-                reply = scripts::invalidate(&names[..1], keys, Some(request)).run(&*self.link).await;
+                self.invalidate_one_by_one(&names, keys, Leaves::Nothing).await?;
+                reply = scripts::invalidate(&names[..1], keys, Leaves::Lease(request)).run(&*self.link).await;
             }
             let (left, stamp) = self.parse(reply, scripts::parse_put).await?;
             self.wake_all(keys, &left);

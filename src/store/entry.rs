@@ -22,6 +22,7 @@ pub struct Entry(Arc<Content>);
 struct Content {
     meta: Meta,
     payload: Payload,
+    has_expired: bool,
 }
 
 /// An encoded value that remembers its decoded form, so that a store within the process is also a cache of decoded
@@ -131,7 +132,21 @@ impl Entry {
     /// Creates an entry with this payload.
     #[must_use]
     pub fn new(meta: Meta, payload: impl Into<Payload>) -> Self {
-        Self(Arc::new(Content { meta, payload: payload.into() }))
+        Self(Arc::new(Content { meta, payload: payload.into(), has_expired: false }))
+    }
+
+    /// Returns the entry as it is once it has expired by request at this time: it is stale from then on, unless it was
+    /// before.
+    #[must_use]
+    pub(crate) fn expired(&self, at: Timestamp) -> Self {
+        let mut meta = *self.meta();
+        meta.lifetimes.fresh_for = meta.lifetimes.fresh_for.min(self.age(at));
+        Self(Arc::new(Content { meta, payload: self.payload().clone(), has_expired: true }))
+    }
+
+    /// Reports whether the entry has expired by request.
+    pub(crate) fn has_expired(&self) -> bool {
+        self.0.has_expired
     }
 
     /// Returns the metadata.

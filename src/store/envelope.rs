@@ -16,7 +16,7 @@
 //! 133..137 number of tags; an entry with tags is a miss
 //! 137..145 checksum (XXH3) of all bytes after the head
 //! 145..153 checksum of all bytes before this one
-//! 153..161 when the entry has expired, on the clock of the store, in microseconds; 0 if it has not
+//! 153..161 when the value has expired by request, on the clock of the store, in microseconds; 0 if it has not
 //! 161..    payload, then the validator, then the tags
 //! ```
 //!
@@ -185,7 +185,14 @@ impl Entry {
         let (Some(end), 0) = (end, head.get_u32_le()) else { return Err(EnvelopeError::Unknown) };
         let (id, response_time) = (Token::from_bytes(id), begun.after(cost));
         let meta = Meta { kind, id, response_time, cost, lifetimes, codec, audience };
-        Ok(Self::new(meta, Payload::from(bytes.slice(HEAD..end)).with_validator(bytes.slice(end..))))
+        let entry = Self::new(meta, Payload::from(bytes.slice(HEAD..end)).with_validator(bytes.slice(end..)));
+        head.advance(2 * CHECKSUM);
+        let expired_at = head.get_i64_le();
+        Ok(if expired_at == 0 {
+            entry
+        } else {
+            entry.expired(Timestamp::from_micros(expired_at.saturating_sub(offset)))
+        })
     }
 }
 

@@ -4,7 +4,7 @@
 mod scripted;
 
 use super::{
-    entry::Entry,
+    entry::{Entry, Kind},
     entry_cache::{self, EntryCache},
     error::Answer,
     lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus, MARKED_FOR},
@@ -242,11 +242,29 @@ impl MemoryStore {
 
     /// Drops entries and lease, and grants the lease to the request of a put.
     pub(crate) fn invalidate_now(&self, key: &CacheKey, put: Option<LeaseRequest>, now: Timestamp) -> Option<Lease> {
+        self.end(key, put, now, |key| _ = self.entries.remove(key))
+    }
+
+    pub(crate) fn expire_now(&self, key: &CacheKey, now: Timestamp) {
+        self.end(key, None, now, |key| match self.entries.get(key) {
+            Some(entry) if entry.has_expired() => {}
+            Some(entry) if entry.meta().kind == Kind::Value => self.entries.insert(key.clone(), entry.expired(now)),
+            _ => _ = self.entries.remove(key),
+        });
+    }
+
+    fn end(
+        &self,
+        key: &CacheKey,
+        put: Option<LeaseRequest>,
+        now: Timestamp,
+        end_entry: impl Fn(&CacheKey),
+    ) -> Option<Lease> {
         let mut leases = self.leases.of(key);
         leases.table.remove(&key.without_layout());
         // A fill that adds a layout holds the lease table too.
         for layout in &*self.layouts.lock() {
-            self.entries.remove(&key.in_layout(*layout));
+            end_entry(&key.in_layout(*layout));
         }
         let lease = put.map(|request| self.grant(&mut leases, key.without_layout(), request, 0, now));
         drop(leases);
@@ -333,6 +351,11 @@ impl Store for MemoryStore {
 
     fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
         keys.iter().for_each(|key| _ = self.invalidate_now(key, None, Timestamp::now()));
+        Box::pin(ready(Ok(())))
+    }
+
+    fn expire<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
+        keys.iter().for_each(|key| self.expire_now(key, Timestamp::now()));
         Box::pin(ready(Ok(())))
     }
 

@@ -66,6 +66,12 @@ pub trait Store: Send + Sync + 'static {
     /// in one step.
     fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()>;
 
+    /// Ends the leases of these cache keys as [`invalidate`](Self::invalidate) does, but keeps the values: they are stale
+    /// from now on, and keep the windows after their freshness. Default: `invalidate`.
+    fn expire<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
+        self.invalidate(keys)
+    }
+
     /// Drops the entries and the lease of this cache key as [`invalidate`](Self::invalidate) does, and grants the lease to
     /// this request. `None` if another request got it. Default: two steps, between which another caller may lead. Its
     /// fetch then begins after the entries were dropped.

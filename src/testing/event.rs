@@ -74,6 +74,8 @@ pub enum EventKind {
     Extend(Lease, LeaseStatus),
     /// Entry and lease were dropped.
     Invalidate,
+    /// The lease was dropped, and the value is stale from now on.
+    Expire,
     /// A node was notified that a lease has ended.
     #[non_exhaustive]
     Notified {
@@ -116,6 +118,7 @@ impl fmt::Display for Event {
             EventKind::Release(_, _, status) => write!(f, " release{key}: {status:?}"),
             EventKind::Extend(_, status) => write!(f, " extend{key}: {status:?}"),
             EventKind::Invalidate => write!(f, " invalidate{key}"),
+            EventKind::Expire => write!(f, " expire{key}"),
             EventKind::Notified { invalidated: true } => write!(f, " notified of invalidation{key}"),
             EventKind::Notified { invalidated: false } => write!(f, " notified{key}"),
             EventKind::Expired => write!(f, " expired{key}"),

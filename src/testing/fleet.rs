@@ -626,6 +626,17 @@ impl Store for Node {
         self.send(Operation::Invalidate, move |node| node.redis.invalidate_for(Some(node.number), &keys))
     }
 
+    fn expire<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
+        let keys = keys.to_vec();
+        self.send(Operation::Invalidate, move |node| {
+            let mut records = node.redis.0.records.lock();
+            for key in &keys {
+                let expire = |store: &MemoryStore| (store.expire_now(key, Timestamp::now()), EventKind::Expire);
+                node.redis.execute_locked(&mut records, Some(node.number), key, true, expire);
+            }
+        })
+    }
+
     fn invalidate_and_lease<'a>(&'a self, key: &'a CacheKey, request: LeaseRequest) -> Answer<'a, Option<Lease>> {
         let key = key.clone();
         self.send(Operation::Invalidate, move |node| node.redis.invalidate_and_lease(node.number, &key, request))

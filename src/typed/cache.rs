@@ -228,6 +228,42 @@ impl<V: Send + Sync + 'static> Cache<V> {
         }
     }
 
+    /// Makes the value of the key stale at once. The stale windows of its policy go on working: callers get it while one
+    /// of them refreshes it, or if that fails. Without such windows the next caller fetches, as after
+    /// [`invalidate`](Self::invalidate). A fetch that has begun before does not make the value fresh again.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// # let guard = stampede_guard::StampedeGuard::in_memory();
+    /// use stampede_guard::Policy;
+    /// use std::time::Duration;
+    ///
+    /// let minute = Duration::from_secs(60);
+    /// let prices = guard.cache::<u64>("price").policy(Policy::fresh_for(minute).stale_while_revalidate(minute));
+    /// prices.put("apple", 3).await?;
+    /// prices.expire("apple").await?;
+    /// let price = prices.fetch("apple", async || Ok::<_, std::io::Error>(4)).await?;
+    /// assert_eq!(price, 3); // 4 once it is refreshed
+    /// # guard.drain().await;
+    /// # assert_eq!(prices.get("apple").await?, Some(4));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Once polled, the future can be dropped without stopping the expiry. Redis drops the value if its memory is full or the user
+    /// has no right to `SETRANGE`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) for an empty key, and
+    /// [`ErrorKind::Store`](crate::ErrorKind::Store) if the store did not acknowledge it. The value is then dropped as soon
+    /// as the store answers, as after [`StampedeGuard::invalidate`]. It is dropped, too, if an invalidation of the key is not
+    /// acknowledged yet.
+    pub async fn expire(&self, key: impl ToKey) -> Result<(), Error> {
+        self.guard.resource_of(&self.text(&key))?.expire().await
+    }
+
     /// Drops the entry of the key, as [`StampedeGuard::invalidate`] does.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ mod cancel;
 mod coalesce;
 mod cycles;
 mod detached;
+mod expire;
 mod failures;
 mod faults;
 mod freshness;

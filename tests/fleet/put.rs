@@ -1,4 +1,4 @@
-//! `put` over real Redis: both stores, near caches, and connections that break.
+//! `put` and `expire` over real Redis: both stores, near caches, and connections that break.
 
 use crate::{
     Down, MS, SECOND, never,
@@ -93,4 +93,60 @@ async fn put_over_breaking_connections_keeps_its_word() {
     assert!(stored > 15, "{stored} stored, {failed} failed");
     eventually("the last put", async || here.put(1, value(50)).await.is_ok()).await;
     assert_eq!(there.get(1).await.expect("an answer"), Some(value(50)));
+}
+
+/// Seen by a near copy of another process, too, which learns of it by a message.
+#[tokio::test]
+async fn expiry_reaches_other_processes_and_their_near_copies() {
+    let server = RedisServer::start();
+    let near = NearCacheConfig::max_bytes(1 << 20).max_age(3600 * SECOND);
+    let windows = Policy::fresh_for(3600 * SECOND).stale_if_error(3600 * SECOND);
+    let [here, copies] = [(); 2].map(|()| guard(server.client()));
+    let copies = copies.near_cache(near);
+    let [here, near] = [&here, &copies].map(|guard| guard.cache::<Vec<u8>>("v").policy(windows));
+    for n in 1..10 {
+        here.put(1, value(n)).await.expect("acknowledged");
+        let hits = copies.stats().near_hits;
+        eventually("a near copy", async || {
+            near.fetch(1, never).await.expect("a hit") == value(n) && copies.stats().near_hits > hits
+        })
+        .await;
+        here.expire(1).await.expect("acknowledged");
+        let failing = async || Err::<Vec<u8>, _>(Down);
+        assert_eq!(here.fetch(1, failing).await.expect("stale"), value(n));
+        eventually("the near copy is stale", async || near.get(1).await.expect("an answer").is_none()).await;
+        assert_eq!(near.fetch(1, failing).await.expect("stale"), value(n));
+    }
+}
+
+/// Over connections that break, an expiry is executed, or an invalidation is pending. Either way the value is not fresh.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn expiry_over_breaking_connections_keeps_its_word() {
+    let server = RedisServer::start();
+    let relay = Relay::to(([127, 0, 0, 1], server.port()).into()).await;
+    let (process, there) = (guard(relay.client()), guard(server.client()));
+    let (here, there) = (process.cache::<Vec<u8>>("v"), there.cache::<Vec<u8>>("v"));
+    let mut acknowledged = 0;
+    for n in 1..50 {
+        there.put(1, value(n)).await.expect("acknowledged");
+        let expiry = tokio::spawn({
+            let here = here.clone();
+            async move { here.expire(1).await }
+        });
+        sleep(Duration::from_micros(fastrand::u64(0..3000))).await;
+        match n % 3 {
+            0 => relay.cut(),
+            1 => relay.lose_replies(fastrand::usize(1..3)),
+            _ => {}
+        }
+        if expiry.await.expect("no panic").is_ok() {
+            acknowledged += 1;
+            assert_eq!(there.get(1).await.expect("an answer"), None, "{n} is fresh");
+        }
+        assert_eq!(here.get(1).await.expect("an answer"), None, "{n} is fresh in its process");
+        relay.lose_replies(0);
+        eventually("nothing is pending", async || process.health().pending_invalidations == 0).await;
+        assert_eq!(there.get(1).await.expect("an answer"), None, "{n} is fresh in the end");
+    }
+    assert!(acknowledged > 15, "{acknowledged}");
 }

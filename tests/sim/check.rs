@@ -113,6 +113,7 @@ fn stored(outcome: &Outcome) -> Result<(), String> {
             EventKind::Release(token, ..) => {
                 _ = leases.remove(&key).filter(|lease| lease.token != *token).map(|lease| leases.insert(key, lease))
             }
+            EventKind::Expire => _ = leases.remove(&key),
             EventKind::Evicted => _ = ids.remove(&key),
             EventKind::Invalidate => {
                 leases.remove(&key);

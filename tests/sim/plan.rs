@@ -58,6 +58,11 @@ pub(crate) struct Settings {
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Ask(Ask),
+    /// The node lets the value of the key expire.
+    ExpireValue {
+        node: usize,
+        key: u64,
+    },
     /// The origin writes a new version, and the node invalidates the key after `pause`, or puts the new version.
     Write {
         node: usize,
@@ -236,6 +241,9 @@ impl Plan {
                 times: dice.field("times").usize(1..4),
                 fault: fault(dice),
             },
+            (Climate::Shaky, _) | (_, 0 | 11 | 12 | 13) if dice.field("expires").u8(0..4) == 0 => {
+                Step::ExpireValue { node, key }
+            }
             (Climate::Shaky, _) | (_, 0 | 11 | 12 | 13) => {
                 let pause = ms(dice.field("pause").u64(0..4));
                 Step::Write { node, key, pause, puts: dice.field("puts").u8(0..3) == 0 }

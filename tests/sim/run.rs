@@ -112,6 +112,11 @@ impl Fleet {
             Step::Ask(ask) => _ = callers.spawn(self.clone().asks(ask, false)),
             Step::Write { node, key, pause, puts: false } => _ = callers.spawn(self.clone().writes(node, key, pause)),
             Step::Write { node, key, pause, puts: true } => _ = callers.spawn(self.clone().puts(node, key, pause)),
+            Step::ExpireValue { node, key } => {
+                let values = self.guards[node].cache::<crate::world::Value>(VIEW);
+                // If it is not acknowledged, an invalidation is pending.
+                callers.spawn(async move { _ = values.expire(key).await });
+            }
             Step::Fault { node, operation, times, ref fault } => {
                 self.nodes[node].times(times, operation, fault.clone());
             }

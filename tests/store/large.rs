@@ -72,6 +72,10 @@ impl Store for Large {
         self.0.invalidate(keys)
     }
 
+    fn expire<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
+        self.0.expire(keys)
+    }
+
     fn listen(&self, key: &CacheKey) -> Listener {
         self.0.listen(key)
     }

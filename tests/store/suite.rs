@@ -31,6 +31,8 @@ macro_rules! store_suite {
             a_put_drops_entry_and_lease_and_is_granted_the_next
             a_put_that_is_sent_twice_has_its_last_lease
             late_duplicate_of_lease_request_cannot_fill
+            expired_value_is_stale_and_has_no_lease
+            expiry_drops_markers_and_stores_nothing
             only_an_unseen_entry_is_a_hit
             seen_entry_that_is_no_longer_stored_is_reported
             hit_for_pass_marker_is_replaced_by_its_id_alone
@@ -333,6 +335,46 @@ pub(crate) async fn a_put_that_is_sent_twice_has_its_last_lease(store: &dyn Stor
     assert_ne!(first.stamp, second.stamp);
     assert_eq!(fill(store, &key, first, "of the first copy").await, FillOutcome::Fenced);
     assert_eq!(fill(store, &key, second, "put").await, FillOutcome::Stored);
+}
+
+pub(crate) async fn expired_value_is_stale_and_has_no_lease(store: &dyn Store) {
+    let key = fresh("expired by request");
+    let lease = lead(store, &key, LONG).await;
+    let value = entry(lease.token, Kind::Value, "v");
+    let mut meta = *value.meta();
+    meta.lifetimes.stale_if_error = LONG;
+    let value = Entry::new(meta, value.payload().clone());
+    assert_eq!(fill_by(store, &key, FillCondition::Lease(lease), value).await, FillOutcome::Stored);
+    let (_, refresh) = ask(store, &key, LONG, Some(lease.token)).await;
+    let LeaseReply::Granted { lease: refresh, .. } = refresh else { panic!("{refresh:?}") };
+    store.expire(std::slice::from_ref(&key)).await.expect("an answer");
+    let read = async || store.get(&key).await.expect("an answer").expect("the value is kept");
+    let (expired, now) = (read().await, Timestamp::now());
+    let lifetimes = expired.meta().lifetimes;
+    assert!(lifetimes.fresh_for < Duration::from_secs(5) && lifetimes.fresh_for <= expired.age(now), "{lifetimes:?}");
+    assert_eq!((lifetimes.stale_if_error, expired.payload().bytes()), (LONG, &Bytes::from("v")));
+    assert_eq!(fill(store, &key, refresh, "fetched before").await, FillOutcome::Fenced);
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    store.expire(std::slice::from_ref(&key)).await.expect("an answer");
+    assert_eq!(read().await.meta().lifetimes, lifetimes, "the stale windows do not begin again");
+    let (_, next) = ask(store, &key, LONG, Some(lease.token)).await;
+    let LeaseReply::Granted { lease: next, seen_alive: true, .. } = next else { panic!("{next:?}") };
+    assert_eq!(fill(store, &key, next, "new").await, FillOutcome::Stored);
+    assert_eq!(read().await.meta().lifetimes, Lifetimes::fresh_for(LONG), "a fill is fresh");
+}
+
+pub(crate) async fn expiry_drops_markers_and_stores_nothing(store: &dyn Store) {
+    let key = fresh("expired marker");
+    store.expire(std::slice::from_ref(&key)).await.expect("an absent entry is not an error");
+    let lease = lead(store, &key, LONG).await;
+    let marker = entry(lease.token, Kind::HitForPass, "");
+    fill_by(store, &key, FillCondition::Lease(lease), marker).await;
+    store.expire(std::slice::from_ref(&key)).await.expect("an answer");
+    assert!(store.get(&key).await.expect("an answer").is_none());
+    // A call that the marker has let pass may have begun before.
+    let value = entry(token(), Kind::Value, "fetched before");
+    let replaced = fill_by(store, &key, FillCondition::ReplaceMarker(lease.token), value).await;
+    assert_eq!(replaced, FillOutcome::Fenced);
 }
 
 /// Interleaving: `lead(t)`, `invalidate`, a late copy of `lead(t)`, `fill(t)`.

@@ -148,9 +148,9 @@ impl Leader {
     /// Decides what an entry that the store returned means for the flight. `None`: asks again.
     fn on_entry(&mut self, entry: Entry, awaited: &[Token]) -> Option<Progress> {
         let now = Timestamp::now();
-        // An entry that this flight waited for counts, however short its lifetime is. Otherwise the waiters would lead
+        // An entry that this flight waited for counts, however short its lifetime is, unless it has expired by request. Otherwise the waiters would lead
         // one after another.
-        if awaited.contains(&entry.meta().id) && self.policy.decode(&entry, now).is_some() {
+        if awaited.contains(&entry.meta().id) && !entry.has_expired() && self.policy.decode(&entry, now).is_some() {
             return Some(Progress::Filled(Arc::new(entry.into())));
         }
         // Each waiter evaluates the entry for itself.

@@ -208,6 +208,10 @@ impl Store for LockedStore {
         self.shared.redis.invalidate(keys)
     }
 
+    fn expire<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
+        self.shared.redis.expire(keys)
+    }
+
     fn failure_domain(&self, key: &CacheKey) -> u16 {
         self.shared.redis.failure_domain(key)
     }
