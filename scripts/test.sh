@@ -120,7 +120,7 @@ lints() {
 
 # The library alone: the other members, and dev-dependencies, would switch on features that users do not get.
 features() {
-    for features in "" redis redis,http redis,sentinel lock lock,cluster,connection-manager,tls-rustls,tracing http postcard json,tracing metrics \
+    for features in "" redis redis,http redis,sentinel lock lock,cluster,connection-manager,tls-rustls,tracing http postcard,serde json,uuid,tracing metrics \
         testing metrics http,metrics,tracing http,lock,testing unstable http,lock,testing,unstable; do
         echo "-- ${features:-none}"
         cargo clippy --locked -p stampede-guard --lib --no-default-features --features "$features" -- -D warnings

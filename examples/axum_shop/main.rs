@@ -24,7 +24,7 @@ use database::Database;
 use shop::Shop;
 use stampede_guard::{StampedeGuard, http::HttpOptions};
 use std::{net::SocketAddr, time::Duration};
-use tokio::{net::TcpListener, time::timeout};
+use tokio::net::TcpListener;
 
 /// A shop that is protected by stampede-guard.
 #[derive(Parser)]
@@ -70,9 +70,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Requests in progress are answered, and no further ones are accepted.
     axum::serve(listener, routes).with_graceful_shutdown(interrupted()).await?;
     // What clients have left behind goes on for a while, so that its result is stored.
-    let drained = async { while guard.drain().await > 0 {} };
-    if timeout(Duration::from_secs(10), drained).await.is_err() {
-        eprintln!("{} fetches are left", guard.in_flight());
+    let left = guard.drain_within(Duration::from_secs(10)).await;
+    if left > 0 {
+        eprintln!("{left} tasks are left");
     }
     database.close();
     println!("stopped");

@@ -42,6 +42,7 @@ pub(crate) fn app(guard: StampedeGuard, shop: Shop) -> Router {
         .route("/products/{name}", get(product).post(reprice).route_layer(guard.clone()))
         .route("/products/{name}/order", post(order))
         .route("/basket", get(basket).route_layer(guard.clone()))
+        .route("/rate", post(rate_changed))
         .route("/login", post(login))
         .route("/logout", post(logout))
         .layer(middleware::from_fn(log))
@@ -102,6 +103,15 @@ async fn reprice(
         report(app.guard.invalidate_url(&Uri::from_static(page)).await); // all languages
     }
     Ok(Redirect::to("/prices"))
+}
+
+/// The bank calls this when its rate changes.
+async fn rate_changed(user: User, State(app): State<App>) -> Result<StatusCode, Failure> {
+    if user.name != "owner" {
+        return Err(StatusCode::FORBIDDEN.into());
+    }
+    app.shop.rate_changed().await;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// The page of the product shows the stock. Its URL is another one than that of the request.

@@ -21,7 +21,7 @@ impl Shop {
             database,
             products: guard.cache("product").policy(policy),
             sessions: guard.cache("session").policy(Policy::fresh_for(MINUTE)),
-            rates: guard.cache("rate"),
+            rates: guard.cache("rate").policy(Policy::default().stale_while_revalidate(60 * MINUTE)),
         }
     }
 
@@ -52,7 +52,9 @@ impl Shop {
     /// Returns the token of a new session.
     pub(crate) async fn login(&self, user: String) -> Result<String, database::Error> {
         let token = format!("{:032x}", u128::from(random()) << 64 | u128::from(random()));
-        self.database.query::<Option<String>>(&Statement::Login { token: token.clone(), user }).await?;
+        let login = Statement::Login { token: token.clone(), user: user.clone() };
+        self.database.query::<Option<String>>(&login).await?;
+        report(self.sessions.put(&token, Some(user)).await); // the next request follows at once
         Ok(token)
     }
 
@@ -80,12 +82,17 @@ impl Shop {
         .await
     }
 
+    /// The bank has a new rate: callers get the old one until one of them has asked the bank.
+    pub(crate) async fn rate_changed(&self) {
+        report(self.rates.expire("usd").await);
+    }
+
     async fn changed(&self, product: &str) {
         report(self.products.invalidate(product).await);
     }
 }
 
-/// Reports an invalidation that the store has not acknowledged. The guard sends it again until it does; the row has
+/// Reports a change that the store has not acknowledged. The guard sends it again until it does; the row has
 /// changed anyway.
 pub(crate) fn report(invalidated: Result<(), Error>) {
     if let Err(error) = invalidated {
