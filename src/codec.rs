@@ -1,9 +1,8 @@
 //! Encodes typed values as payload bytes, and decodes them.
 
+mod losses;
 mod raw;
 pub(crate) mod serde_codec;
-#[cfg(any(feature = "bincode", feature = "postcard"))]
-mod skipped_fields;
 pub(crate) mod value_codec;
 
 use crate::error::BoxError;
@@ -23,7 +22,7 @@ use std::time::Duration;
 /// fails for that. Each other request for the key then **makes its own call of the origin** without waiting, as after
 /// [`private`](crate::FetchOutcome::private). An event of level `ERROR` names each such type once, and
 /// [`Stats::codec_failures`](crate::Stats::codec_failures) counts the values. Use `Json`, or change the serde
-/// attributes of the type. Each value is checked for fields that are left out. The first value of a type in a process and
+/// attributes of the type. Each value is checked for what its codec would lose. The first value of a type in a process and
 /// then one in 64 is decoded before it is stored; any other that does not decode is a miss.
 ///
 /// The default is `Bincode` if the feature `bincode` is on (the default), otherwise `Postcard`, otherwise `Json`.
@@ -44,7 +43,8 @@ pub enum Codec {
     #[cfg_attr(not(feature = "bincode"), default)]
     Postcard,
     /// Self-describing: works for any serde type and is legible in Redis, but larger and slower. JSON has no NaN and no
-    /// infinity, and `Some` of an empty value is `null`, as `None` is.
+    /// infinity, and `Some` of an empty value would be `null`, as `None` is: a value with one of these is refused, and not
+    /// cached.
     #[cfg(feature = "json")]
     #[cfg_attr(not(any(feature = "bincode", feature = "postcard")), default)]
     Json,
@@ -70,10 +70,7 @@ impl Codec {
             #[cfg(feature = "json")]
             Self::Json => serde_json::to_vec(value)?,
         };
-        #[cfg(any(feature = "bincode", feature = "postcard"))]
-        if !self.is_human_readable() {
-            skipped_fields::refuse(value)?;
-        }
+        losses::refuse(value, self.is_human_readable())?;
         Ok(bytes.into())
     }
 

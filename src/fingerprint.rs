@@ -41,6 +41,11 @@ impl Walk {
     pub(crate) fn fingerprint(&self) -> u64 {
         fnv1a(&self.facts.iter().map(String::as_str).collect::<Vec<_>>())
     }
+
+    /// Reports whether the type itself is optional: its first request was for an option.
+    pub(crate) fn is_optional(&self) -> bool {
+        self.facts.contains(" option")
+    }
 }
 
 #[cfg(test)]

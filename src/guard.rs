@@ -1,7 +1,7 @@
 //! The handle of the crate, and its settings.
 
 use crate::{
-    clock::Timestamp,
+    clock::{self, Timestamp},
     config::{Classifier, Config, FailureClass, StoreFailure},
     engine::{Engine, frontend::Answers, resource::Resource},
     error::Error,
@@ -623,7 +623,9 @@ impl StampedeGuard {
     /// Returns the handle of a key whose entries have this layout.
     pub(crate) fn resource_in(&self, front_end: FrontEnd, layout: u64, key: Key) -> Resource {
         let key = CacheKey::of(self.config.namespace.clone(), layout, key);
-        Resource { engine: self.engine.clone(), config: self.config.clone(), key, front_end, deadline: None }
+        let (engine, config) = (self.engine.clone(), self.config.clone());
+        let soft_until = config.policy.soft_timeout.map(clock::deadline_after);
+        Resource { engine, config, key, front_end, deadline: None, soft_until }
     }
 
     /// Returns the handle of a key for an invalidation, which drops the entries of all layouts.

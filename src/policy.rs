@@ -28,6 +28,8 @@ use std::time::Duration;
 pub struct Policy {
     lifetimes: Lifetimes,
     keep_for_validation: Duration,
+    pub(crate) soft_timeout: Option<Duration>,
+    absent_for: Option<Duration>,
     /// Whether the window for errors is set.
     pub(crate) has_stale_if_error: bool,
     jitter: f64,
@@ -42,8 +44,15 @@ impl Policy {
     #[must_use]
     pub const fn fresh_for(lifetime: Duration) -> Self {
         let lifetimes = Lifetimes::fresh_for(lifetime);
-        let keep_for_validation = Duration::ZERO;
-        Self { lifetimes, keep_for_validation, has_stale_if_error: false, jitter: 0.1, xfetch_beta: 0.0 }
+        Self {
+            lifetimes,
+            keep_for_validation: Duration::ZERO,
+            soft_timeout: None,
+            absent_for: None,
+            has_stale_if_error: false,
+            jitter: 0.1,
+            xfetch_beta: 0.0,
+        }
     }
 
     /// Replaces the freshness lifetime.
@@ -77,6 +86,54 @@ impl Policy {
     pub const fn keep_for_validation(mut self, span: Duration) -> Self {
         self.keep_for_validation = span;
         self
+    }
+
+    /// Sets how long a caller waits for a refresh while a stale value may replace a failed one: see
+    /// [`stale_if_error`](Self::stale_if_error), whose window it needs. The caller then gets the stale value, and the fetch
+    /// goes on and is stored, within the limit of [`max_detached`](crate::StampedeGuard::max_detached). Without such a value
+    /// the caller waits as without this setting. In the window of
+    /// [`stale_while_revalidate`](Self::stale_while_revalidate) no caller waits. Default: none.
+    ///
+    /// A value is served only if the store has confirmed it when the fetch asked for its lease, and if no invalidation was
+    /// heard of since. So a caller waits for at least that round trip. A call of
+    /// [`fetch_scoped`](crate::CacheEntry::fetch_scoped) has no soft timeout, because its fetch would end with it.
+    #[must_use]
+    pub const fn soft_timeout(mut self, limit: Duration) -> Self {
+        self.soft_timeout = Some(limit);
+        self
+    }
+
+    /// Sets the freshness lifetime of what is absent: of a value that is `None`, and of a response with status 404 or 410
+    /// that states no lifetime. A lifetime stated by the fetch takes precedence. The jitter applies, and the stale windows
+    /// follow. Default: that of other values.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// # let guard = stampede_guard::StampedeGuard::in_memory();
+    /// use stampede_guard::Policy;
+    /// use std::time::Duration;
+    ///
+    /// let policy = Policy::fresh_for(Duration::from_secs(3600)).absent_for(Duration::from_secs(30));
+    /// let users = guard.cache::<Option<String>>("user").policy(policy);
+    /// let user = users.entry(42).answer(async |_| Ok::<_, std::io::Error>(None.into())).await?;
+    /// assert!(user.is_none() && user.fresh_for() <= Duration::from_secs(30));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A value is `None` if its type is an `Option`, or deserializes as one, and a [`Codec`](crate::Codec) encodes it. The
+    /// `None` of another [`ValueCodec`](crate::ValueCodec) is a value like others, and so is each one without the
+    /// [fingerprint](crate::StampedeGuard::fingerprint) of its type.
+    #[must_use]
+    pub const fn absent_for(mut self, lifetime: Duration) -> Self {
+        self.absent_for = Some(lifetime);
+        self
+    }
+
+    /// Returns the policy of a result that is absent, or is not.
+    pub(crate) fn of_result(self, is_absent: bool) -> Self {
+        self.absent_for.filter(|_| is_absent).map_or(self, |lifetime| self.lifetime(lifetime))
     }
 
     /// Shortens each lifetime by a random part, at most this fraction, so that entries filled together do not expire

@@ -41,8 +41,8 @@ settings! {
     /// `on_store_failure` (`fail_open` or `fail_closed`), `near_cache` (`max_bytes`, `max_age`), `outage_cache` (`max_bytes`,
     /// `ttl`), `bypass`, `log_keys` and `track_hot_keys`.
     ///
-    /// Durations are texts such as `"250ms"`, `"30s"` or `"1h 30m"`. A field with another name is an error that names it,
-    /// and so is a value out of range.
+    /// Durations are texts such as `"250ms"`, `"30s"` or `"1h 30m"`. A field with another name is an error that names
+    /// it. The error of a value out of range has the value, its range and, in most formats, its position in the file.
     pub Settings of StampedeGuard {
         namespace: String,
         schema_version: u32,
@@ -74,6 +74,8 @@ settings! {
         stale_while_revalidate: Duration = "duration::<0, LONGEST, _, _>",
         stale_if_error: Duration = "duration::<0, LONGEST, _, _>",
         keep_for_validation: Duration = "duration::<0, LONGEST, _, _>",
+        soft_timeout: Duration = "duration::<0, LONGEST, _, _>",
+        absent_for: Duration = "duration::<0, LONGEST, _, _>",
         jitter: f64 = "number::<0, 1, _, _>",
         early_refresh: f64 = "number::<0, 1_000_000, _, _>",
     }

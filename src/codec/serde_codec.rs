@@ -22,6 +22,8 @@ pub(crate) struct SerdeCodec(&'static Decision);
 struct Decision {
     codec: Codec,
     id: u64,
+    /// Whether a value may be `None`.
+    is_optional: bool,
     /// Number of values that were encoded.
     encoded: AtomicU32,
 }
@@ -68,21 +70,21 @@ impl Codec {
     /// as another without an error.
     fn decide<T: DeserializeOwned + 'static>(self, has_fingerprint: bool) -> Decision {
         let name = format!("{self:?}");
-        let id = if let Some(encoding) = raw::encoding_of::<T>() {
-            fnv1a(&[encoding])
+        let (id, is_optional) = if let Some(encoding) = raw::encoding_of::<T>() {
+            (fnv1a(&[encoding]), false)
         } else if has_fingerprint && cfg!(panic = "unwind") {
             let walk = fingerprint::walk::<T>(self.is_human_readable());
             #[cfg(feature = "json")]
             if walk.reads_any && self != Self::Json {
                 return Self::Json.decide::<T>(true);
             }
-            fnv1a(&[&name, &walk.fingerprint().to_string()])
+            (fnv1a(&[&name, &walk.fingerprint().to_string()]), walk.is_optional())
         } else {
             // A panic of `T::deserialize`, which does not expect invented values, must not end the process.
             telemetry::no_fingerprint(any::type_name::<T>());
-            fnv1a(&[&name, any::type_name::<T>()])
+            (fnv1a(&[&name, any::type_name::<T>()]), false)
         };
-        Decision { codec: self, id, encoded: AtomicU32::new(0) }
+        Decision { codec: self, id, is_optional, encoded: AtomicU32::new(0) }
     }
 }
 
@@ -110,6 +112,11 @@ impl<V: Serialize + DeserializeOwned + 'static> ValueCodec<V> for SerdeCodec {
             Some(value) => Ok(value),
             None => self.0.codec.deserialize(bytes),
         }
+    }
+
+    fn is_none(&self, encoded: &[u8]) -> bool {
+        let none: &[u8] = if self.0.codec.is_human_readable() { b"null" } else { &[0] };
+        self.0.is_optional && encoded == none
     }
 
     fn describe(&self) -> (String, &'static str) {

@@ -79,6 +79,12 @@ pub trait ValueCodec<V>: Send + Sync + 'static {
         None
     }
 
+    /// Reports whether these bytes are the encoding of a value that is `None`.
+    #[doc(hidden)]
+    fn is_none(&self, _encoded: &[u8]) -> bool {
+        false
+    }
+
     /// Returns the name of the codec, and what a developer can do about values that do not encode.
     #[doc(hidden)]
     fn describe(&self) -> (String, &'static str) {

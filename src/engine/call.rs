@@ -269,7 +269,8 @@ impl<'a> Call<'a> {
             Ok(flight) => {
                 let waiter = flight.waiter();
                 let answered = self.lead(flight, mode, seen);
-                Box::pin(self.wait_for_own(waiter, answered))
+                let stale = self.stale_in_time(waiter.state());
+                Self::first_of(Box::pin(self.wait_for_own(waiter, answered)), stale)
             }
         }
     }

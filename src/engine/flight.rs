@@ -147,7 +147,8 @@ pub(crate) struct FlightState {
     successors: Mutex<BTreeMap<i64, Successor>>,
     /// Number of callers that want the result. The caller that opened the flight counts as well.
     callers: AtomicUsize,
-    /// Notified when the first caller comes, when the last caller leaves, and when the leader begins to wait.
+    /// Notified when the first caller comes, when the last caller leaves, when the leader begins to wait, and when there is a
+    /// stale candidate.
     changed: Notify,
 }
 
@@ -344,6 +345,11 @@ impl FlightState {
         candidate.filter(|(_, begun)| self.flights.versions.counts(&self.key, *begun)).map(|(entry, _)| entry)
     }
 
+    /// Waits for a stale candidate that gives an answer, and returns that.
+    pub(crate) async fn stale_answer<T>(&self, answer: impl Fn(Entry) -> Option<T>) -> T {
+        self.meets(|flight| flight.stale_candidate().and_then(&answer)).await
+    }
+
     /// Adds the pulse by which the waiters see that the leader is alive.
     pub(crate) fn with_pulse<F: Future>(&self, leading: F) -> WithPulse<F> {
         WithPulse::new(leading, self.pulse.clone())
@@ -396,12 +402,12 @@ impl FlightState {
         }
     }
 
-    /// Waits until the condition on the callers or the leader holds.
-    async fn meets(&self, condition: impl Fn(&Self) -> bool) {
+    /// Waits until a condition on the callers, the leader or the stale candidate holds, and returns what it gives.
+    async fn meets<T>(&self, condition: impl Fn(&Self) -> Option<T>) -> T {
         loop {
             let changed = self.changed.notified(); // before the condition is checked, so that no change is missed
-            if condition(self) {
-                return;
+            if let Some(met) = condition(self) {
+                return met;
             }
             changed.await;
         }
@@ -462,6 +468,7 @@ impl Flight {
     pub(crate) fn set_stale_candidate(&self, entry: Option<Entry>, asked: u64) {
         let candidate = entry.map(|entry| (entry, asked));
         let _dropped_unlocked = mem::replace(&mut *self.0.stale_candidate.lock(), candidate);
+        self.0.changed.notify_waiters();
     }
 
     /// Counts a caller of this flight that has not joined it: its opener, or a refresh.
@@ -471,7 +478,7 @@ impl Flight {
 
     /// Waits until no caller wants the result any more.
     pub(crate) async fn deserted(&self) {
-        self.0.meets(|flight| flight.callers.load(Acquire) == 0).await;
+        self.0.meets(|flight| (flight.callers.load(Acquire) == 0).then_some(())).await;
     }
 
     pub(crate) fn is_deserted(&self) -> bool {
@@ -480,7 +487,7 @@ impl Flight {
 
     /// Waits until a caller wants the result.
     pub(crate) async fn joined(&self) {
-        self.0.meets(|flight| flight.callers.load(Acquire) > 0).await;
+        self.0.meets(|flight| (flight.callers.load(Acquire) > 0).then_some(())).await;
     }
 
     /// Handles an invalidation of the resource that this process has heard of.
@@ -595,7 +602,7 @@ impl Waiter {
 
     /// Waits until the leader waits for another leader, or for a permit.
     pub(crate) async fn leader_waits(&self) {
-        self.flight.meets(|flight| flight.leader_waits.load(Acquire)).await;
+        self.flight.meets(|flight| flight.leader_waits.load(Acquire).then_some(())).await;
     }
 
     /// Waits until this time for the outcome, or for the flight itself if this waiter is to lead next. A leader that is

@@ -244,7 +244,7 @@ struct FirstScript {
 }
 
 fn resource(engine: &Arc<Engine>, (key, config): Name) -> Resource {
-    Resource { engine: engine.clone(), config, key, front_end: FrontEnd::Fetch, deadline: None }
+    Resource { engine: engine.clone(), config, key, front_end: FrontEnd::Fetch, deadline: None, soft_until: None }
 }
 
 /// Spawns the task that sends pending invalidations again, unless there are none or it is running. `failed` is one that

@@ -15,4 +15,6 @@ pub(crate) struct Resource {
     pub(crate) front_end: FrontEnd,
     /// The deadline of the request.
     pub(crate) deadline: Option<Instant>,
+    /// The end of its [soft timeout](crate::Policy::soft_timeout).
+    pub(crate) soft_until: Option<Instant>,
 }

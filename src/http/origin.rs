@@ -345,7 +345,7 @@ impl OriginResponse<'_> {
         };
         let fits = |encoded: &Vec<u8>| encoded.len() <= self.resource.config.max_payload;
         let encoded = stored_response::encode(&head).filter(fits).ok_or(Uncached::TooLarge)?;
-        let lifetimes = self.lifetimes(&terms, is_unknown);
+        let lifetimes = self.lifetimes(head.status, &terms, is_unknown);
         let index = secondary_key.as_ref().map(|secondary_key| Box::new(secondary_key.index()));
         let response = InFlightResponse {
             id: self.id,
@@ -361,8 +361,8 @@ impl OriginResponse<'_> {
 
     /// Returns the lifetimes of a response. If unknown fields select it, a flood of values leaves nothing, and a session
     /// that is revoked ends.
-    fn lifetimes(&self, terms: &StorageTerms, is_unknown: bool) -> Lifetimes {
-        let lifetimes = stored_response::lifetimes(&self.resource.config, terms);
+    fn lifetimes(&self, status: StatusCode, terms: &StorageTerms, is_unknown: bool) -> Lifetimes {
+        let lifetimes = stored_response::lifetimes(&self.resource.config, status, terms);
         let contradicts = self.request.cache_request.forwarded == ForwardedFields::Contradicting;
         match is_unknown && (!terms.is_stated || contradicts) {
             true => Lifetimes::fresh_for(lifetimes.fresh_for.min(MAX_FRESHNESS_OF_UNKNOWN)),

@@ -115,8 +115,9 @@ pub(super) fn stored(entry: &Entry) -> Option<&StoredResponse> {
 }
 
 /// Returns the lifetimes that a stored response states, otherwise the lifetimes of the policy.
-pub(super) fn lifetimes(config: &Config, terms: &StorageTerms) -> Lifetimes {
-    let policy = config.policy.lifetimes(terms.lifetime, clock::random_unit());
+pub(super) fn lifetimes(config: &Config, status: StatusCode, terms: &StorageTerms) -> Lifetimes {
+    let is_absent = matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE);
+    let policy = config.policy.of_result(is_absent).lifetimes(terms.lifetime, clock::random_unit());
     let by_default = (!config.policy.has_stale_if_error).then_some(Duration::from_secs(60));
     Lifetimes {
         stale_while_revalidate: terms.stale_while_revalidate.unwrap_or(policy.stale_while_revalidate),

@@ -33,6 +33,8 @@ pub(super) struct CallOptions {
     /// PERF: behind a handle, because each call moves its options, and few have a policy of their own.
     pub(super) policy: Option<Arc<Policy>>,
     pub(super) deadline: Option<Instant>,
+    /// The end of the soft timeout, if it is not that of the policy.
+    pub(super) soft_until: Option<Instant>,
 }
 
 /// A call that this process cannot answer without waiting.
@@ -65,7 +67,8 @@ where
     if let Err(error) = key.check() {
         return Either::Left(Err(error));
     }
-    let early_refresh = options.policy.as_deref().unwrap_or(&config.policy).sample_early_refresh(clock::random_unit);
+    let policy_of_call = options.policy.as_deref().unwrap_or(&config.policy);
+    let early_refresh = policy_of_call.sample_early_refresh(clock::random_unit);
     let borrowed: Encoding<&dyn ValueCodec<V>> = Encoding { codec: encoding.codec.borrow(), layout };
     let at = CacheKeyRef::of_text(&config.namespace, layout, key);
     let policy = TypedPolicy::new(borrowed, early_refresh);
@@ -74,6 +77,7 @@ where
     }
     let mut resource = guard.resource_in(front_end, layout, key.to_key());
     resource.deadline = options.deadline;
+    resource.soft_until = options.soft_until.or_else(|| policy_of_call.soft_timeout.map(clock::deadline_after));
     Either::Right(Miss {
         resource,
         policy: TypedPolicy::new(encoding.clone(), early_refresh),

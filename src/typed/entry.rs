@@ -68,6 +68,34 @@ impl<V: Send + Sync + 'static> CacheEntry<'_, V> {
         self.earlier(clock::deadline_after(limit))
     }
 
+    /// Sets for how long after now this call waits for a refresh while there is a stale value that may replace a failed one:
+    /// see [`Policy::soft_timeout`]. Default: that of the policy.
+    ///
+    /// ```
+    /// # #[derive(Clone)] struct Db;
+    /// # impl Db { async fn user(&self, id: u64) -> Result<String, std::io::Error> { Ok(format!("user {id}")) } }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// # let (guard, db, id) = (stampede_guard::StampedeGuard::in_memory(), Db, 42);
+    /// # let mut res = axum::http::Response::new(());
+    /// # const MS: Duration = Duration::from_millis(1);
+    /// use stampede_guard::{FetchContext, FetchOutcome, Policy};
+    /// use std::time::Duration;
+    ///
+    /// let policy = Policy::fresh_for(Duration::from_secs(60)).stale_if_error(Duration::from_secs(3600));
+    /// let users = guard.cache::<String>("user").policy(policy);
+    /// let load = async move |_: FetchContext<String>| db.user(id).await.map(FetchOutcome::new);
+    /// let a = users.entry(id).soft_timeout(50 * MS).answer(load).await?;
+    /// res.headers_mut().insert("age", a.age().as_secs().into());
+    /// # assert_eq!((a.value().as_str(), res.headers()["age"].as_bytes()), ("user 42", &b"0"[..]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn soft_timeout(mut self, limit: Duration) -> Self {
+        self.options.soft_until = Some(clock::deadline_after(limit));
+        self
+    }
+
     /// Sets the policy of this call: how long the value is used if this call fetches it, and whether this call refreshes
     /// it early. A stored value is used as the call that fetched it said. Default: the policy of the cache.
     pub fn policy(mut self, policy: Policy) -> Self {

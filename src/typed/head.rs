@@ -59,10 +59,10 @@ impl<C> TypedFetch<C> {
         A: AnswerForm<V>,
         E: Into<BoxError> + 'static,
     {
-        let codec = self.encoding.codec.borrow();
+        let (codec, Resource { config, key, .. }) = (self.encoding.codec.borrow(), resource);
         let outcome = match fetched {
             Ok(outcome) => outcome,
-            Err(error) => return failed(&resource.config, into_cause(error)),
+            Err(error) => return failed(config, into_cause(error)),
         };
         let fresh_for = match outcome.sharing {
             Sharing::Private => return FetchHead::private(Ok(A::new(outcome.value, Times::default()))),
@@ -72,7 +72,6 @@ impl<C> TypedFetch<C> {
         let payload = match outcome.encode(&self.encoding) {
             Ok(payload) => payload,
             Err(error) => {
-                let Resource { config, key, .. } = resource;
                 let (name, way_out) = codec.describe();
                 telemetry::codec_failed(&config.meter, key, &(type_name::<V>(), name), &error, way_out);
                 // Private, although each waiter then calls the origin. If the waiters led one after the other, the last
@@ -81,11 +80,11 @@ impl<C> TypedFetch<C> {
             }
         };
         let renews = outcome.renewal();
-        let policy = self.policy.as_deref().unwrap_or(&resource.config.policy);
-        let fits = fits::<V>(&resource.config, &payload);
+        let policy = self.policy.as_deref().unwrap_or(&config.policy).of_result(codec.is_none(payload.bytes()));
+        let fits = fits::<V>(config, &payload);
         let lifetimes = fresh_for
             .filter(|_| fits)
-            .map(|given| given.map_or(*policy, |given| policy.lifetime(given)).lifetimes(None, clock::random_unit()));
+            .map(|given| given.map_or(policy, |given| policy.lifetime(given)).lifetimes(None, clock::random_unit()));
         let answer = A::new(outcome.value, lifetimes.as_ref().map_or_else(Times::default, Times::of_new));
         let payload = answer.attached_to(payload);
         let sharing = match lifetimes {

@@ -2,8 +2,11 @@
 
 use crate::{Down, MS, SECOND, never, support::Origin};
 use stampede_guard::{
-    Cache, Error, ErrorKind, MemoryStore, Policy, StampedeGuard,
-    testing::{FakeRedis, Fault, Operation::Fill},
+    Cache, CacheStatus, Error, ErrorKind, FetchContext, FetchOutcome, MemoryStore, Policy, StampedeGuard,
+    testing::{
+        FakeRedis, Fault,
+        Operation::{Fill, GetOrLease},
+    },
 };
 use std::{
     sync::Arc,
@@ -226,4 +229,99 @@ async fn wait_timeout_does_not_end_the_fetch_of_the_caller() {
     };
     let ((), answer) = tokio::join!(abandoned, takes_over);
     assert_eq!(answer.expect("its own answer"), 2);
+}
+
+/// A cache whose value `k` is stale, and may replace a failed fetch.
+async fn with_stale_value(guard: &StampedeGuard) -> Cache<i32> {
+    let policy = Policy::fresh_for(SECOND).stale_if_error(60 * SECOND).jitter(0.0);
+    let values = guard.cache("value").policy(policy);
+    values.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer");
+    while guard.drain().await > 0 {}
+    sleep(2 * SECOND).await;
+    values
+}
+
+/// Fetches the value 2 in ten seconds.
+async fn slow(_: FetchContext<i32>) -> Result<FetchOutcome<i32>, Down> {
+    sleep(10 * SECOND).await;
+    Ok(2.into())
+}
+
+/// The caller whose fetch it is, and callers that wait for it in its process and in another one. Seen to fail (each
+/// waits for ten seconds) without the soft timeout.
+#[tokio::test(start_paused = true)]
+async fn caller_gets_a_stale_value_after_its_soft_timeout() {
+    let store = Arc::new(MemoryStore::default());
+    let guards = [(); 2].map(|()| StampedeGuard::new(store.clone()));
+    let here = with_stale_value(&guards[0]).await;
+    let policy = Policy::fresh_for(SECOND).soft_timeout(SECOND);
+    let there = guards[1].cache::<i32>("value").policy(policy);
+    let asked = Instant::now();
+    let answers = tokio::join!(
+        here.entry("k").soft_timeout(SECOND).answer(slow),
+        here.entry("k").soft_timeout(SECOND).answer(slow),
+        here.entry("k").policy(policy).answer(slow),
+        there.entry("k").answer(slow),
+    );
+    for answer in <[_; 4]>::from(answers) {
+        let answer = answer.expect("the stale value");
+        assert_eq!((*answer, answer.status(), answer.age()), (1, CacheStatus::Stale, 3 * SECOND));
+    }
+    assert_eq!(asked.elapsed(), SECOND);
+    while guards[0].drain().await > 0 {}
+    assert_eq!(here.fetch("k", never::<i32>).await.expect("the fetch went on"), 2);
+    assert_eq!(guards.each_ref().map(|guard| (guard.stats().misses, guard.stats().stale_hits)), [(1, 3), (0, 1)]);
+}
+
+/// There is no value, the policy does not permit a stale one, or the fetch would end with its caller.
+#[tokio::test(start_paused = true)]
+async fn caller_waits_beyond_its_soft_timeout_without_a_stale_value() {
+    let guard = StampedeGuard::in_memory();
+    let values = with_stale_value(&guard).await;
+    let hasty = |key| values.entry(key).soft_timeout(SECOND);
+    let asked = Instant::now();
+    assert_eq!(hasty("other").fetch_with(slow).await.expect("an answer"), 2);
+    let kept = Policy::fresh_for(SECOND).jitter(0.0).keep_for_validation(60 * SECOND);
+    values.entry("kept").policy(kept).fetch(async || Ok::<_, Down>(1)).await.expect("an answer");
+    sleep(2 * SECOND).await;
+    assert_eq!(hasty("kept").fetch_with(slow).await.expect("an answer"), 2);
+    let scoped = || async {
+        sleep(10 * SECOND).await;
+        Ok::<_, Down>(2)
+    };
+    assert_eq!(hasty("k").fetch_scoped(scoped).await.expect("an answer"), 2);
+    assert_eq!(asked.elapsed(), 32 * SECOND);
+}
+
+/// By this process and by another one, before and after the soft timeout of a waiter. Seen to fail (the old value is
+/// served) when the numbers of the invalidations are not compared.
+#[tokio::test(start_paused = true)]
+async fn soft_timeout_does_not_serve_an_invalidated_value() {
+    for by in 0..2 {
+        let store = Arc::new(MemoryStore::default());
+        let guards = [(); 2].map(|()| StampedeGuard::new(store.clone()));
+        let values = with_stale_value(&guards[0]).await;
+        let invalidate = async {
+            sleep(SECOND).await;
+            guards[by].cache::<i32>("value").invalidate("k").await.expect("acknowledged");
+        };
+        let (led, waited, ()) = tokio::join!(
+            values.entry("k").soft_timeout(2 * SECOND).answer(slow),
+            values.entry("k").soft_timeout(3 * SECOND).answer(slow),
+            invalidate,
+        );
+        assert_eq!((*led.expect("an answer"), *waited.expect("an answer")), (2, 2), "invalidated by {by}");
+    }
+}
+
+/// Seen to fail (the caller waits for the fetch) when a caller that has no confirmed value at its soft timeout looks no
+/// more.
+#[tokio::test(start_paused = true)]
+async fn soft_timeout_waits_until_the_store_has_confirmed_the_value() {
+    let node = FakeRedis::new().node();
+    let values = with_stale_value(&node.guard()).await;
+    node.always(GetOrLease, Fault::ReplyDelayed(100 * MS));
+    let asked = Instant::now();
+    let answer = values.entry("k").soft_timeout(Duration::ZERO).answer(slow).await.expect("the stale value");
+    assert_eq!((*answer, answer.status(), asked.elapsed()), (1, CacheStatus::Stale, 100 * MS));
 }

@@ -77,13 +77,15 @@ fn settings_of_a_file_are_those_of_the_setters() {
         "near_cache": {"max_bytes": 1000}, "outage_cache": {"max_bytes": 0, "ttl": "2s"}, "bypass": false,
         "log_keys": true, "track_hot_keys": 0,
         "policy": {"fresh_for": "5m", "stale_while_revalidate": "30s", "stale_if_error": "1day", "jitter": 0.5,
-            "early_refresh": 1}
+            "soft_timeout": "50ms", "absent_for": "10s", "early_refresh": 1}
     }"#;
     let seconds = Duration::from_secs;
     let policy = Policy::fresh_for(seconds(300))
         .stale_while_revalidate(seconds(30))
         .stale_if_error(seconds(86_400))
         .jitter(0.5)
+        .soft_timeout(Duration::from_millis(50))
+        .absent_for(seconds(10))
         .early_refresh(1.0);
     let expected = StampedeGuard::in_memory()
         .namespace("shop")

@@ -1,11 +1,14 @@
 //! Typed values: a value that encodes must decode, and one type is never read as another.
 
 use crate::{Down, never, support::Origin};
-use serde::{Deserialize, Serialize};
-use stampede_guard::{MemoryStore, StampedeGuard};
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use stampede_guard::{Codec, FetchOutcome, MemoryStore, Policy, StampedeGuard};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
+    },
+    time::Duration,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -202,6 +205,29 @@ mod any {
         let flat = |ratio| Flat { id: 1, rest: Rest { ratio: Some(ratio) } };
         has_hits([1.0, 0.1, f64::MIN_POSITIVE, 1.071_566_039_146_582_6e-75].map(flat)).await;
     }
+
+    /// JSON writes `null` for NaN, infinity, `Some(None)` and `Some(())`.
+    ///
+    /// Seen to fail (a hit of `None` in place of `Some(NaN)`) when only the other codecs looked for what they lose.
+    #[tokio::test]
+    async fn value_that_json_would_read_as_another_is_not_stored() {
+        let guard = StampedeGuard::in_memory().codec(stampede_guard::Codec::Json);
+        let (ratios, changes) = (guard.cache::<Flat>("ratio"), guard.cache::<Vec<Option<Option<()>>>>("change"));
+        let ratio = |id, ratio| Flat { id, rest: Rest { ratio } };
+        for (key, stored) in [(1, Some(0.5)), (2, None), (3, Some(f64::NAN)), (4, Some(f64::INFINITY))] {
+            let fetch = || ratios.fetch(key, async move || Ok::<_, Down>(ratio(key, stored)));
+            fetch().await.expect("a value");
+            guard.drain().await;
+            let again = fetch().await.expect("a value");
+            assert_eq!(format!("{again:?}"), format!("{:?}", ratio(key, stored)));
+        }
+        for (key, stored) in [(1, vec![None]), (2, vec![Some(None)]), (3, vec![None, Some(Some(()))])] {
+            assert_eq!(changes.put(key, stored.clone()).await.is_ok(), key == 1);
+            let fetched = stored.clone();
+            assert_eq!(changes.fetch(key, async || Ok::<_, Down>(fetched)).await.expect("a value"), stored);
+        }
+        assert_eq!((guard.stats().hits, guard.stats().codec_failures), (3, 8));
+    }
 }
 
 /// Bytes and text are stored as they are. Seen to fail with serde's encoding: it has the length before the bytes.
@@ -214,9 +240,9 @@ async fn bytes_and_text_have_one_encoding_in_all_codecs() {
     guard.drain().await;
     let mut guards = vec![guard.clone(), guard.clone().fingerprint(false)];
     #[cfg(feature = "postcard")]
-    guards.push(guard.clone().codec(stampede_guard::Codec::Postcard));
+    guards.push(guard.clone().codec(Codec::Postcard));
     #[cfg(feature = "json")]
-    guards.push(guard.clone().codec(stampede_guard::Codec::Json));
+    guards.push(guard.clone().codec(Codec::Json));
     for guard in guards {
         assert_eq!(guard.fetch("bytes", never::<Vec<u8>>).await.expect("a hit"), b"\x80 text");
         assert_eq!(guard.fetch("bytes", never::<bytes::Bytes>).await.expect("a hit"), &b"\x80 text"[..]);
@@ -257,7 +283,7 @@ async fn first_value_of_a_type_and_one_in_64_are_tried() {
 #[cfg(feature = "json")]
 #[tokio::test]
 async fn json_codec_decodes_types_that_bincode_cannot() {
-    let guard = StampedeGuard::in_memory().codec(stampede_guard::Codec::Json);
+    let guard = StampedeGuard::in_memory().codec(Codec::Json);
     for _ in 0..2 {
         let untagged = guard.fetch("a", async || Ok::<_, Down>(Untagged::Number(1))).await;
         assert_eq!(untagged.expect("an answer"), Untagged::Number(1));
@@ -270,7 +296,7 @@ async fn json_codec_decodes_types_that_bincode_cannot() {
 async fn another_codec_is_a_miss() {
     let guard = StampedeGuard::in_memory();
     guard.fetch("k", async || Ok::<_, Down>(1_u64)).await.expect("an answer");
-    let other = guard.codec(stampede_guard::Codec::Postcard);
+    let other = guard.codec(Codec::Postcard);
     assert_eq!(other.fetch("k", async || Ok::<_, Down>(2_u64)).await.expect("an answer"), 2);
 }
 
@@ -321,4 +347,45 @@ async fn a_key_of_any_bytes_is_fetched() {
         assert_eq!(guard.fetch(key, async move || Ok::<_, Down>(length)).await.expect("an answer"), length);
     }
     assert_eq!(guard.stats().misses, 3);
+}
+
+/// Seen to fail for `false` when the bytes alone decide.
+#[tokio::test(start_paused = true)]
+async fn absent_for_is_the_lifetime_of_none() {
+    #[derive(Serialize, Deserialize)]
+    #[serde(transparent)]
+    struct Row(Option<Untagged>);
+
+    async fn lifetime<V>(value: FetchOutcome<V>, codec: Codec, fingerprint: bool) -> u64
+    where
+        V: Serialize + DeserializeOwned + Send + Sync + 'static,
+    {
+        let second = Duration::from_secs(1);
+        let policy = Policy::fresh_for(60 * second).absent_for(5 * second).jitter(0.0);
+        let guard = StampedeGuard::in_memory().policy(policy).fingerprint(fingerprint);
+        let values = guard.cache::<V>("value").codec(codec);
+        let fetched = values.entry("k").answer(async |_| Ok::<_, Down>(value)).await.expect("an answer");
+        guard.drain().await;
+        tokio::time::sleep(fetched.fresh_for() - second).await;
+        let hit = values.entry("k").answer(async |_| Err::<FetchOutcome<V>, _>(Down)).await.expect("a hit");
+        assert_eq!(hit.fresh_for(), second);
+        tokio::time::sleep(second).await;
+        assert!(values.get("k").await.expect("the store answers").is_none());
+        fetched.fresh_for().as_secs()
+    }
+
+    for codec in [Codec::Bincode, Codec::Postcard, Codec::Json] {
+        assert_eq!(lifetime(FetchOutcome::new(None::<u8>), codec, true).await, 5, "{codec:?}");
+        assert_eq!(lifetime(FetchOutcome::new(Row(None)), codec, true).await, 5, "{codec:?}");
+        let stated = FetchOutcome::new(None::<u8>).fresh_for(Duration::from_secs(9));
+        assert_eq!(lifetime(stated, codec, true).await, 9, "{codec:?}");
+        assert_eq!(lifetime(FetchOutcome::new(Some(0_u8)), codec, true).await, 60, "{codec:?}");
+        assert_eq!(lifetime(FetchOutcome::new(false), codec, true).await, 60, "{codec:?}");
+        assert_eq!(lifetime(FetchOutcome::new(()), codec, true).await, 60, "{codec:?}");
+        assert_eq!(
+            lifetime(FetchOutcome::new(None::<u8>), codec, false).await,
+            60,
+            "{codec:?}: not seen without the fingerprint"
+        );
+    }
 }

@@ -5,7 +5,7 @@ use crate::{
     support::{RedisServer, Relay, eventually, relay::Mode},
 };
 use redis::AsyncTypedCommands;
-use stampede_guard::{Cache, FetchContext, FetchOutcome, NearCacheConfig, Policy, StampedeGuard};
+use stampede_guard::{Cache, FetchContext, FetchOutcome, NearCacheConfig, OutageCacheConfig, Policy, StampedeGuard};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::oneshot;
 
@@ -170,4 +170,87 @@ async fn renewal_without_its_lease_changes_nothing() {
     let (before, lease) = (stored().await, entry.replace(&entry[entry.len() - ENTRY.len()..], LEASE));
     validate(&guard, async move { assert_eq!(redis.del(lease).await.expect("an answer"), 1) }).await;
     assert_eq!(stored().await, before);
+}
+
+/// Puts, invalidations and renewals of one key in four processes, two of them over connections that break. A read after an
+/// acknowledged change never returns an older version, and each value is whole. Without an outage cache: it keeps what was
+/// fetched before a change in another process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn renewals_race_puts_and_invalidations() {
+    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+    let server = RedisServer::start();
+    let relay = Arc::new(Relay::to(([127, 0, 0, 1], server.port()).into()).await);
+    let clients = [server.client(), server.client(), relay.client(), relay.client()];
+    let guards = clients.map(|client| {
+        StampedeGuard::new(client)
+            .store_timeout(30 * SECOND)
+            .lease_ttl(SECOND)
+            .outage_cache(OutageCacheConfig::max_bytes(0))
+    });
+    // The version of the database, and the last one whose change was acknowledged.
+    let (database, acknowledged) = (Arc::new(AtomicU64::new(1)), Arc::new(AtomicU64::new(0)));
+    let page = |version: u64| format!("{version:08}").repeat(if version.is_multiple_of(2) { 1 } else { 5_000 });
+    let policy = Policy::fresh_for(Duration::ZERO).keep_for_validation(HOUR);
+    let until = std::time::Instant::now() + 3 * SECOND;
+    let mut tasks = tokio::task::JoinSet::new();
+    for (n, guard) in guards.iter().enumerate() {
+        let pages = guard.cache::<String>("page").policy(policy);
+        // One reader in each process, because readers may share what began before a change.
+        let (reads, origin, changed) = (pages.clone(), database.clone(), acknowledged.clone());
+        tasks.spawn(async move {
+            while std::time::Instant::now() < until {
+                let origin = origin.clone();
+                let call = async move |cx: FetchContext<String>| {
+                    let version = origin.load(SeqCst);
+                    let is_unchanged = cx.validator() == Some(&version.to_le_bytes()[..]);
+                    let new = || FetchOutcome::new(page(version)).validator(version.to_le_bytes().to_vec());
+                    let outcome = if is_unchanged { cx.unchanged() } else { None }.unwrap_or_else(new);
+                    Ok::<_, Down>(outcome.fresh_for(Duration::from_millis(fastrand::u64(0..4))))
+                };
+                let fetched = reads.entry("k").fetch_with(call).await.expect("a value");
+                let least = changed.load(SeqCst);
+                let found = reads.get("k").await.expect("an answer");
+                for value in [Some(&fetched), found.as_ref()].into_iter().flatten() {
+                    let version = value[..8].parse().expect("a version");
+                    assert_eq!(*value, page(version), "the value is whole");
+                }
+                let version = found.map(|found| found[..8].parse::<u64>().expect("a version"));
+                assert!(
+                    version.is_none_or(|version| version >= least),
+                    "{version:?} after the change to {least} in process {n}"
+                );
+            }
+        });
+        let (database, acknowledged) = (database.clone(), acknowledged.clone());
+        if n == 1 {
+            let relay = relay.clone();
+            tasks.spawn(async move {
+                // One writer, so that versions are acknowledged in order.
+                while std::time::Instant::now() < until {
+                    let version = database.fetch_add(1, SeqCst) + 1;
+                    let done = if fastrand::bool() {
+                        let value = FetchOutcome::new(page(version)).validator(version.to_le_bytes().to_vec());
+                        pages.put("k", value.fresh_for(Duration::from_millis(1))).await
+                    } else {
+                        pages.invalidate("k").await
+                    };
+                    if done.is_ok() {
+                        acknowledged.store(version, SeqCst);
+                    }
+                    if fastrand::u8(0..8) == 0 {
+                        relay.cut();
+                    }
+                    tokio::time::sleep(Duration::from_micros(fastrand::u64(0..40_000))).await;
+                }
+            });
+        }
+    }
+    while let Some(task) = tasks.join_next().await {
+        task.expect("no panic");
+    }
+    let stats: String =
+        redis::cmd("INFO").arg("commandstats").query_async(&mut server.connection().await).await.expect("an answer");
+    let renewed =
+        stats.split("cmdstat_setrange:calls=").nth(1).and_then(|rest| rest.split(',').next()?.parse::<u64>().ok());
+    assert!(renewed > Some(0), "{renewed:?} renewals");
 }

@@ -7,7 +7,7 @@ use crate::{
 use axum::{
     body::Body,
     extract::Request,
-    http::{HeaderValue, Method},
+    http::{HeaderValue, Method, StatusCode},
     response::{AppendHeaders, IntoResponse},
 };
 use stampede_guard::{CacheStatus, Policy, StampedeGuard};
@@ -274,4 +274,48 @@ async fn a_response_on_its_way_is_not_joined_once_it_is_stale() {
         assert_eq!(Answer::of(joined).await.text(), "old");
     }
     at_rest(&guard).await;
+}
+
+/// Seen to fail for 410 when only 404 counts as absent.
+#[tokio::test(start_paused = true)]
+async fn absent_for_is_the_lifetime_of_404_and_410() {
+    let seconds = Duration::from_secs;
+    for (status, control, lifetime) in
+        [(404, "public", 5), (410, "public", 5), (404, "max-age=9", 9), (200, "public", 60), (405, "public", 60)]
+    {
+        let guard =
+            StampedeGuard::in_memory().policy(Policy::fresh_for(seconds(60)).absent_for(seconds(5)).jitter(0.0));
+        let origin = Origin::new();
+        let respond = move |_: &Request, n: usize| {
+            (StatusCode::from_u16(status).expect("a status"), [("cache-control", control)], n.to_string())
+        };
+        let app = site(&origin, respond).layer(guard.clone());
+        assert_eq!(ask(&app, get("/page")).await.text(), "1");
+        time::advance(seconds(lifetime) - MS).await;
+        assert_eq!(ask(&app, get("/page")).await.text(), "1", "{status} {control}");
+        time::advance(MS).await;
+        assert_eq!(ask(&app, get("/page")).await.text(), "2", "{status} {control}");
+        at_rest(&guard).await;
+    }
+}
+
+/// Of the request whose fetch it is, and of one that waits for it. Seen to fail (both wait for the origin) without the
+/// soft timeout.
+#[tokio::test(start_paused = true)]
+async fn stale_page_is_served_after_the_soft_timeout() {
+    let policy = Policy::fresh_for(10 * MS).stale_if_error(Duration::from_secs(60)).soft_timeout(500 * MS);
+    let (guard, origin) = (StampedeGuard::in_memory().policy(policy), Origin::gated());
+    let app = site(&origin, |_, n| n.to_string()).layer(guard.clone());
+    origin.release(1);
+    assert_eq!(ask(&app, get("/page")).await.text(), "1");
+    at_rest(&guard).await;
+    time::advance(Duration::from_secs(1)).await;
+    let asked = time::Instant::now();
+    for answer in waiting(&app, 2, |_| get("/page")).await.answers().await {
+        assert_eq!((answer.text(), answer.cache_status()), ("1", CacheStatus::Stale));
+    }
+    assert_eq!((asked.elapsed(), origin.calls()), (500 * MS, 2));
+    origin.open();
+    at_rest(&guard).await;
+    assert_eq!(ask(&app, get("/page")).await.text(), "2", "the fetch went on");
 }

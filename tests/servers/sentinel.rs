@@ -72,6 +72,22 @@ async fn sentinel_client_makes_a_guard_that_follows() {
     is_shared_by_message(&guards, "after").await;
 }
 
+/// redis-rs asks the other sentinels, and goes on to name the first one as that to listen to.
+///
+/// Seen to fail (not connected for 30 s) if a subscription that is not made counts as a failed attempt to reach them.
+#[tokio::test]
+async fn sentinel_client_follows_without_its_first_sentinel() {
+    let watched = Watched::start().await;
+    let urls = [format!("redis://127.0.0.1:{}", free_port())].into_iter().chain(watched.urls());
+    let client = SentinelClient::build(urls.collect(), "main", None, SentinelServerType::Master).expect("a client");
+    let guard = patient(client);
+    subscribed(std::slice::from_ref(&guard)).await;
+    sleep(3 * SECOND).await; // until a pause would have grown
+    command::<i64>(&watched.servers[0], "CLIENT KILL USER default SKIPME yes").await;
+    recovers(&guard).await;
+    subscribed(std::slice::from_ref(&guard)).await;
+}
+
 /// Connections for data and for messages ask all sentinels, and each sentinel is listened to.
 ///
 /// Seen to fail (67 connections) if the pause does not grow.

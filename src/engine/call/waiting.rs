@@ -7,7 +7,7 @@ use crate::{
     config::{FailureClass, StoreFailure},
     engine::{
         fill_set::FillSet,
-        flight::{Progress, Waiter},
+        flight::{FlightState, Progress, Waiter},
         frontend::{Reuse, Unshared},
         leader::{LeadMode, LeaderAnswer},
         resource::Resource,
@@ -15,9 +15,10 @@ use crate::{
     error::Error,
     outage_cache::NotStored,
     store::{entry::SharedValue, error::BoxFuture},
+    sync::alongside::Alongside,
     telemetry::{self, Role},
 };
-use std::{future::Future, pin::pin, time::Duration};
+use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep_until};
 
 /// A limit of a caller that waits.
@@ -29,7 +30,7 @@ enum Limit {
     Body,
 }
 
-impl Call<'_> {
+impl<'a> Call<'a> {
     /// Waits for the flight of another caller, as long as its leader is alive, and at most until a limit of this caller.
     /// If the leader ends without a result, this caller may lead next, in this mode.
     ///
@@ -44,7 +45,8 @@ impl Call<'_> {
         telemetry::record_role(Role::Waiter);
         waiter.request_hash = self.policy.request_hash().unwrap_or_default();
         let timed = telemetry::waiting(&self.resource().config.meter);
-        Box::pin(async move {
+        let stale = self.stale_in_time(waiter.state());
+        let waits: BoxFuture<'_, Attempt> = Box::pin(async move {
             let body_until = waiter.joined_after_head.then(|| clock::deadline_after(MAX_WAIT_AFTER_HEAD));
             let (until, limit) = self.next_limit(body_until, true);
             let half_lease = self.resource().config.lease_ttl / 2;
@@ -61,7 +63,8 @@ impl Call<'_> {
                 Some(Err(state)) => self.on_outcome(state, &waiter),
                 None => self.on_limit(limit, &waiter),
             }
-        })
+        });
+        Self::first_of(waits, stale)
     }
 
     /// Waits for the flight that this caller has opened. The answer of its leader comes first, because the state that
@@ -104,6 +107,29 @@ impl Call<'_> {
                     }
                 }
             }
+        }
+    }
+
+    /// Waits for the soft timeout of this caller, and until the flight has a confirmed stale entry that may replace a failed
+    /// fetch. Then answers with it. `None` without a soft timeout, and for a fetch that would end with this caller.
+    pub(super) fn stale_in_time(&self, flight: &Arc<FlightState>) -> Option<BoxFuture<'a, Attempt>> {
+        let until = self.resource().soft_until.filter(|_| self.spawn.is_some())?;
+        let (policy, fetch, flight) = (self.policy.clone(), self.fetch.clone(), flight.clone());
+        Some(Box::pin(async move {
+            sleep_until(until).await;
+            let answer = flight.stale_answer(|entry| policy.stale_answer(&entry, Timestamp::now())).await;
+            Attempt::Done(answer, CacheStatus::Stale, fetch.has_begun())
+        }))
+    }
+
+    /// Waits for the attempt, or for the stale answer if that comes first.
+    pub(super) fn first_of<'s>(
+        waits: BoxFuture<'s, Attempt>,
+        stale: Option<BoxFuture<'s, Attempt>>,
+    ) -> BoxFuture<'s, Attempt> {
+        match stale {
+            Some(stale) => Box::pin(Alongside::new(waits, stale)),
+            None => waits,
         }
     }
 

@@ -150,7 +150,7 @@ impl<C: Connect> Reconnecting<C> {
         *attempt = ConnectAttempt::new(number, server.clone());
         let (attempts, connected) = (self.attempts.clone(), self.connected.clone());
         let task = AbortOnDropHandle::new(tokio::spawn(async move {
-            let made = attempts.run(establish(&*connect, &server, &introduction, &clock, &attempts.log)).await;
+            let made = establish(&*connect, &server, &introduction, &clock, &attempts).await;
             match &made {
                 // An earlier attempt may end later.
                 Ok(made) => _ = connected.fetch_max(number * 2 + u64::from(made.reads.is_some()), Relaxed),
@@ -374,17 +374,18 @@ async fn establish<C: Connect>(
     server: &AtomicU64,
     introduction: &Pipeline,
     clock: &ServerClock,
-    log: &ConnectionLog,
+    attempts: &Attempts,
 ) -> RedisResult<Arc<Connections<C::Connection>>> {
-    let connections = connect.connect(server).await?;
+    // Without the introduction: a connection that repairs itself has pauses of its own.
+    let connections = attempts.run(connect.connect(server)).await?;
     let mut connection = connections.main.clone();
     let sent = Timestamp::now();
     let replies = connection.req_packed_commands(introduction, 0, introduction.len());
     match within(CONNECT_TIMEOUT, replies).await {
         Ok(replies) => {
             match replies.iter().any(|reply| matches!(reply, Value::ServerError(_))) {
-                true => log.reached(),
-                false => log.accepted(),
+                true => attempts.log.reached(),
+                false => attempts.log.accepted(),
             }
             if let Some(time) = replies.last() {
                 clock.learn_time(time, sent, Timestamp::now());
@@ -497,6 +498,49 @@ mod tests {
         assert_eq!(link.connection(b""), first, "not repaired yet");
         let second = connection_number(&link).await;
         assert!(second > first && link.connection(b"") == second);
+    }
+
+    /// It repairs itself once a command has met its last failure, so that a pause between the attempts to use it would come
+    /// on top of its own.
+    ///
+    /// Seen to fail if a failed introduction counts as a failed attempt to connect.
+    #[tokio::test(start_paused = true)]
+    async fn link_tries_a_connection_that_repairs_itself_without_a_growing_pause() {
+        #[derive(Clone)]
+        struct Managed(Timestamp, Arc<Mutex<u32>>);
+
+        impl ConnectionLike for Managed {
+            fn req_packed_command<'a>(&'a mut self, _: &'a Cmd) -> RedisFuture<'a, Value> {
+                Box::pin(async { Ok(Value::Nil) })
+            }
+
+            fn req_packed_commands<'a>(
+                &'a mut self,
+                _: &'a Pipeline,
+                _: usize,
+                _: usize,
+            ) -> RedisFuture<'a, Vec<Value>> {
+                Box::pin(async {
+                    let mut met = self.1.lock();
+                    *met += u32::from(self.0 <= Timestamp::now());
+                    let gone = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+                    if *met > 1 { Ok(Vec::new()) } else { Err(gone.into()) }
+                })
+            }
+
+            fn get_db(&self) -> i64 {
+                0
+            }
+        }
+
+        let back_at = Timestamp::now().after(Duration::from_secs(60));
+        let endpoint = Managed(back_at, Arc::default());
+        let link = Reconnecting::new(Arc::new(Connection(endpoint)), Arc::default(), Arc::default());
+        while link.send(&redis::cmd("PING")).await.is_err() {
+            tokio::time::sleep(RECONNECT_PAUSE / 10).await;
+        }
+        let late = Timestamp::now().since(back_at);
+        assert!(late < 4 * RECONNECT_PAUSE, "{late:?}");
     }
 
     /// A response timeout of the user ends a command before the guard's own timeout does.

@@ -94,9 +94,14 @@ impl Sentinel {
     /// Returns the client of the master that this sentinel names. It has confirmed that it is a master.
     async fn vote(&self) -> RedisResult<Client> {
         let mut client = self.client.lock().await;
-        // Separately, because only a failure of the sentinel itself keeps it from being asked again.
-        self.attempts.run(within(SENTINEL_TIMEOUT, client.async_get_sentinel_client())).await?;
+        self.reach(&mut client).await?;
         client.async_get_client().await
+    }
+
+    /// Returns a client for subscriptions, once the sentinel has answered. Only a failure of this keeps it from being asked
+    /// again: the client of an application that lists several sentinels may lead to one of them that is gone.
+    async fn reach(&self, client: &mut SentinelClient) -> RedisResult<Client> {
+        self.attempts.run(within(SENTINEL_TIMEOUT, client.async_get_sentinel_client())).await
     }
 }
 
@@ -206,12 +211,9 @@ struct Follower<'a> {
 impl Subscription for Follower<'_> {
     /// Passes announcements on. Returns when the connection is lost, or when the sentinel does not answer.
     async fn hold(&mut self) -> RedisResult<()> {
-        let connect = async {
-            let sentinel = self.sentinel.client.lock().await.async_get_sentinel_client().await?;
-            sentinel.get_async_pubsub().await
-        };
-        let mut channel = self.sentinel.attempts.run(within(SENTINEL_TIMEOUT, connect)).await?;
+        let sentinel = self.sentinel.reach(&mut *self.sentinel.client.lock().await).await?;
         self.sentinels.check();
+        let mut channel = within(SENTINEL_TIMEOUT, sentinel.get_async_pubsub()).await?;
         within(SENTINEL_TIMEOUT, channel.subscribe("+switch-master")).await?;
         self.announced.notify_one(); // the master may have changed before the subscription
         let (mut sink, mut messages) = channel.split();

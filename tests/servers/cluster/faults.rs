@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     Down, MS, SECOND,
-    kit::{Events, command, hits, recovers},
+    kit::{Events, command, hits, recovers, tell},
     support::{RedisServer, eventually},
 };
 use stampede_guard::{Policy, StampedeGuard};
@@ -166,6 +166,31 @@ async fn cluster_that_is_down_keeps_its_connections() {
     let asked = calls(&nodes[1..], "cluster").await;
     tokio::time::sleep(3 * SECOND).await;
     assert_eq!(calls(&nodes[1..], "cluster").await - asked, 0, "questions");
+}
+
+/// Reads and an invalidation are refused, and only reads follow.
+#[tokio::test]
+async fn health_is_good_again_when_a_node_accepts_the_password() {
+    let nodes = super::nodes::<3>().await;
+    let guard = guard(&nodes);
+    let keys = keys_of(&nodes, 1, 3).await;
+    for key in keys_of(&nodes, 0, 1).await.iter().chain(&keys) {
+        hits(&guard, key).await;
+    }
+    guard.drain().await;
+    command::<()>(&nodes[1], "ACL SETUSER admin on nopass +@all ~* &*").await;
+    let admin = redis::Client::open(format!("redis://admin:any@127.0.0.1:{}", nodes[1].port())).expect("a URL");
+    tell::<()>(&admin, "ACL SETUSER default resetpass >secret").await;
+    tell::<i64>(&admin, "CLIENT KILL USER default").await;
+    eventually("the node refuses", async || {
+        assert!(!hits(&guard, &keys[0]).await);
+        guard.health().credentials_refused
+    })
+    .await;
+    guard.invalidate(keys[0].as_str()).await.expect_err("not acknowledged");
+    tell::<()>(&admin, "ACL SETUSER default nopass").await;
+    eventually("the node accepts", async || hits(&guard, &keys[1]).await && !guard.health().credentials_refused).await;
+    assert_eq!(guard.health().store_reachable, Some(true));
 }
 
 /// Data, messages and questions connect to each node, which closes each connection.

@@ -8,7 +8,7 @@ use crate::{
     SECOND,
     kit::{command, hits, patient},
 };
-use stampede_guard::{OutageCacheConfig, StampedeGuard};
+use stampede_guard::{ErrorKind, OutageCacheConfig, StampedeGuard};
 use std::time::{Duration, Instant};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -28,6 +28,29 @@ async fn lease_in_a_moving_slot_is_refused_before_the_timeout() {
     let error = guard.health().last_error.expect("it was refused").message;
     assert!(error.contains("TryAgain") || error.contains("TRYAGAIN"), "{error}");
     assert!(!guard.health().breaker_open);
+}
+
+/// The names of a put are invalidated one by one, and its fill is refused: its lease is at the new node, and its entry not.
+#[tokio::test]
+async fn put_in_a_moving_slot_ends_the_old_value() {
+    let nodes = super::nodes::<2>().await;
+    let [putting, reading] = [(); 2].map(|()| StampedeGuard::new(endpoint(&nodes)).store_timeout(5 * SECOND));
+    let (puts, reads) = (putting.cache::<u32>("v"), reading.cache::<u32>("v"));
+    puts.put("k", 1).await.expect("acknowledged");
+    let slot = slot_of(&nodes[0], "v:k").await;
+    let (from, resharder) = (usize::from(slot >= 8_192), Resharder::of(&nodes).await);
+    resharder.begin_move(slot, from, 1 - from).await;
+    assert_eq!(reads.get("k").await.expect("an answer"), Some(1));
+    for value in 2..4 {
+        assert_eq!(puts.put("k", value).await.expect_err("refused").kind(), ErrorKind::Store);
+        assert_eq!(reads.get("k").await.expect("an answer"), None);
+    }
+    assert_eq!(putting.health().pending_invalidations, 0);
+    putting.drain().await;
+    resharder.move_slot(slot, from, 1 - from).await;
+    assert_eq!(reads.get("k").await.expect("an answer"), None);
+    puts.put("k", 4).await.expect("acknowledged");
+    assert_eq!(reads.get("k").await.expect("an answer"), Some(4));
 }
 
 /// Moves slots of the keys under load, evenly over the time.

@@ -1,4 +1,6 @@
-//! Finds fields that a type leaves out of its encoding.
+//! Finds what an encoding loses, so that it may decode as another value.
+//!
+//! JSON writes `null` for `None` and `()`, also within `Some`, and for a float that is not finite.
 //!
 //! The bytes of a format that is not self-describing shift by such a field, and may decode as another value. The derived
 //! code reports each field that `skip_serializing_if` leaves out to the serializer. Bincode and postcard ignore that, so a
@@ -10,12 +12,33 @@ use serde::{
     ser::{self, Error as _},
 };
 
-/// Fails if the value leaves out a field.
-pub(super) fn refuse<T: Serialize>(value: &T) -> Result<(), Error> {
-    value.serialize(SkippedFields)
+/// Fails if the encoding of the value loses something.
+pub(super) fn refuse<T: Serialize>(value: &T, is_json: bool) -> Result<(), Error> {
+    value.serialize(Losses { is_json, within_some: false })
 }
 
-struct SkippedFields;
+#[derive(Clone, Copy)]
+struct Losses {
+    is_json: bool,
+    /// Whether the value is that of a `Some`.
+    within_some: bool,
+}
+
+impl Losses {
+    fn null(self) -> Result<(), Error> {
+        match self.is_json && self.within_some {
+            true => Err(Error::custom("`null` within `Some` would decode as `None`")),
+            false => Ok(()),
+        }
+    }
+
+    fn float(self, is_finite: bool) -> Result<(), Error> {
+        match self.is_json && !is_finite {
+            true => Err(Error::custom("JSON has no number for a float that is not finite")),
+            false => Ok(()),
+        }
+    }
+}
 
 /// Implements the requests for leaves, which have no fields.
 macro_rules! leaves {
@@ -32,7 +55,7 @@ macro_rules! begins {
         $(type $container = Self;
 
         fn $request(self, $(_: $argument),+) -> Result<Self, Error> {
-            Ok(self)
+            Ok(Self { within_some: false, ..self })
         })+
     };
 }
@@ -40,15 +63,18 @@ macro_rules! begins {
 /// Implements the containers. The derived code reports a field that is left out by `skip_field`.
 macro_rules! containers {
     ($($container:ident { $($value:ident($($name:ty)?)),+ $(; $skip:ident)? })+) => {
-        $(impl ser::$container for SkippedFields {
+        $(impl ser::$container for Losses {
             type Ok = ();
             type Error = Error;
 
             $(fn $value<T: ?Sized + Serialize>(&mut self, $(_: $name,)? value: &T) -> Result<(), Error> {
-                value.serialize(SkippedFields)
+                value.serialize(*self)
             })+
 
             $(fn $skip(&mut self, field: &'static str) -> Result<(), Error> {
+                if self.is_json {
+                    return Ok(()); // it has the names of the fields
+                }
                 Err(Error::custom(format_args!("`skip_serializing_if` leaves out the field `{field}`")))
             })?
 
@@ -69,7 +95,7 @@ containers! {
     SerializeStructVariant { serialize_field(&'static str); skip_field }
 }
 
-impl Serializer for SkippedFields {
+impl Serializer for Losses {
     type Ok = ();
     type Error = Error;
 
@@ -85,14 +111,9 @@ impl Serializer for SkippedFields {
         serialize_u32(u32);
         serialize_u64(u64);
         serialize_u128(u128);
-        serialize_f32(f32);
-        serialize_f64(f64);
         serialize_char(char);
         serialize_str(&str);
         serialize_bytes(&[u8]);
-        serialize_none();
-        serialize_unit();
-        serialize_unit_struct(&'static str);
         serialize_unit_variant(&'static str, u32, &'static str);
     }
 
@@ -106,8 +127,28 @@ impl Serializer for SkippedFields {
         serialize_struct_variant(&'static str, u32, &'static str, usize): SerializeStructVariant;
     }
 
+    fn serialize_f32(self, number: f32) -> Result<(), Error> {
+        self.float(number.is_finite())
+    }
+
+    fn serialize_f64(self, number: f64) -> Result<(), Error> {
+        self.float(number.is_finite())
+    }
+
+    fn serialize_none(self) -> Result<(), Error> {
+        self.null()
+    }
+
+    fn serialize_unit(self) -> Result<(), Error> {
+        self.null()
+    }
+
+    fn serialize_unit_struct(self, _: &'static str) -> Result<(), Error> {
+        self.null()
+    }
+
     fn serialize_some<T: ?Sized + Serialize>(self, value: &T) -> Result<(), Error> {
-        value.serialize(self)
+        value.serialize(Self { within_some: true, ..self })
     }
 
     fn serialize_newtype_struct<T: ?Sized + Serialize>(self, _: &'static str, value: &T) -> Result<(), Error> {
@@ -125,6 +166,6 @@ impl Serializer for SkippedFields {
     }
 
     fn is_human_readable(&self) -> bool {
-        false
+        self.is_json
     }
 }
