@@ -17,7 +17,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use row::Row;
 use stampede_guard::{
     Codec, Lock, Policy, StampedeGuard,
-    lock::{FencedLock, Redlock, SetPx},
+    lock::{FencedLock, SetPx},
     store::{CacheKey, Entry, Inbox, Kind, Lifetimes, Meta, Timestamp, Token},
 };
 use stampede_guard_support::RedisServer;
@@ -74,16 +74,11 @@ fn codecs(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Redlock has one server here, so its majority is one.
 fn locks(criterion: &mut Criterion) {
     let (runtime, server) = (runtime(), RedisServer::start());
     let client = server.client();
     let lock = || Lock::new(client.clone());
-    let recipes = [
-        ("set_px", lock().recipe(SetPx)),
-        ("fused", lock().recipe(FencedLock)),
-        ("redlock", lock().recipe(Redlock::with(Vec::<redis::Client>::new()))),
-    ];
+    let recipes = [("set_px", lock().recipe(SetPx)), ("fused", lock().recipe(FencedLock))];
     let mut group = criterion.benchmark_group("lock");
     group.throughput(Throughput::Elements(1));
     for (name, lock) in recipes {

@@ -1,7 +1,7 @@
-//! Distributed locks over Redis: [`Lock`], three lock recipes, and the [`Guarantees`] of each recipe.
+//! Distributed locks over Redis: [`Lock`], and two lock recipes.
 //!
-//! Use [`SetPx`], the default, [`FencedLock`] if you need a fencing token, or [`Redlock`] over several servers.
-//! `docs/locks.md` compares their use, cost and failures with seven recipes of posts and books, which
+//! Use [`SetPx`], the default, or [`FencedLock`] if you need a fencing token. `docs/locks.md`
+//! compares their use, cost and failures with Redlock and with seven recipes of posts and books, which
 //! `tools/lock-table` implements. For recipes of your own, the feature `unstable` opens the module `lock::recipe`.
 //!
 //! ```no_run
@@ -42,7 +42,6 @@ mod queue;
 pub mod recipe;
 #[cfg(not(feature = "unstable"))]
 pub(crate) mod recipe;
-mod redlock;
 mod validity;
 
 pub use crate::{
@@ -58,5 +57,3 @@ pub use handle::Lock;
 pub use queue::{FencedLock, SetPx};
 #[cfg(feature = "unstable")]
 pub use recipe::Recipe;
-pub use recipe::{Guarantees, IntoRecipe};
-pub use redlock::Redlock;

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     clock::{self, Timestamp},
     key::{CacheKey, Key},
-    store::{error::StoreError, lease::LeaseStatus},
+    store::error::StoreError,
     sync::detach::{DetachOnDrop, detach},
 };
 use std::{sync::Arc, time::Duration};
@@ -43,19 +43,6 @@ impl Lock {
     /// A caller that already waits retries until the limit.
     pub async fn acquire(&self, name: &str) -> Result<LockGuard, LockError> {
         Acquire::new(self, name)?.acquire().await
-    }
-
-    /// Waits until the lock is free, within the limit of [`retries`](Self::retries) or [`wait`](Self::wait).
-    ///
-    /// Polls every [`delay`](Self::delay). A lock held by this process counts as held. The lock is not acquired, so
-    /// another client may hold it again when this returns. Cancel safe.
-    ///
-    /// # Errors
-    ///
-    /// [`Held`](super::LockErrorKind::Held) if the lock was held until the limit; otherwise as
-    /// [`try_acquire`](Self::try_acquire).
-    pub async fn wait_until_free(&self, name: &str) -> Result<(), LockError> {
-        Acquire::new(self, name)?.wait_until_free().await
     }
 }
 
@@ -107,21 +94,6 @@ impl<'a> Acquire<'a> {
         match wait {
             Some((queue, wait_timeout)) => self.wait_in_queue(queue, wait_timeout, !begins_in_queue).await,
             None => self.poll_until_acquired().await,
-        }
-    }
-
-    async fn wait_until_free(&self) -> Result<(), LockError> {
-        let (begun, mut retries) = (Timestamp::now(), 0);
-        loop {
-            let check = self.lock.recipe.check_held(self.acquisition());
-            match with_timeout(self.lock.store_timeout, check).await {
-                Ok(LeaseStatus::Lost) => return Ok(()),
-                Ok(LeaseStatus::Held) => {}
-                Err(error) => return Err(LockError::store(&self.name, "the server did not confirm its state", error)),
-            }
-            if !self.pause(begun, &mut retries).await {
-                return Err(LockError::new(LockErrorKind::Held, &self.name, "still held"));
-            }
         }
     }
 

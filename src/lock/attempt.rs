@@ -1,16 +1,15 @@
 //! One attempt to acquire a lock: its parameters, its result, and the lock that it holds.
 
-use super::client::{LockClient, TOKEN_EXTEND, TOKEN_RELEASE};
+use super::client::LockClient;
 use crate::{
     key::CacheKey,
-    redis::connection::script::{ScriptCall, millis, number, unexpected},
+    redis::connection::script::{ScriptCall, number},
     store::{
         error::{BoxFuture, StoreError},
         lease::LeaseStatus,
         token::Token,
     },
 };
-use redis::Value;
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 use tokio::time::timeout;
 
@@ -113,74 +112,6 @@ pub trait HeldState: fmt::Debug + Send + Sync + 'static {
         let _ = ttl;
         Duration::ZERO
     }
-}
-
-/// A held lock: the value of the key `name` begins with the token of the acquisition. All recipes that store a token and
-/// use scripts share it: compare-and-delete, as in the posts and redislock, and compare-and-extend.
-#[derive(Clone, Debug)]
-pub struct TokenLock {
-    pub(super) acquisition: Arc<Acquisition>,
-    pub(super) name: String,
-}
-
-impl TokenLock {
-    /// Creates a lock whose key is `name`.
-    #[must_use]
-    pub fn new(acquisition: Arc<Acquisition>, name: String) -> Self {
-        Self { acquisition, name }
-    }
-
-    /// Acquires the lock with `SET NX PX`: [`LeaseStatus::Lost`] if the key exists.
-    pub(super) async fn set(self) -> Result<LeaseStatus, StoreError> {
-        let Acquisition { client, token, ttl, .. } = &*self.acquisition;
-        let mut cmd = redis::cmd("SET");
-        cmd.arg(&self.name).arg(token.as_bytes()).arg("NX").arg("PX").arg(millis(*ttl));
-        let (reply, is_repeated) = match client.send(&cmd).await {
-            Err(error) if error.is_disconnected() => (client.send(&cmd).await?, true),
-            reply => (reply?, false),
-        };
-        match reply {
-            Value::Okay => Ok(LeaseStatus::Held),
-            // The first command, whose reply was lost, may have set the key.
-            Value::Nil if is_repeated => self.check().await,
-            Value::Nil => Ok(LeaseStatus::Lost),
-            other => Err(unexpected(&other)),
-        }
-    }
-}
-
-impl HeldState for TokenLock {
-    fn release(&self) -> LockFuture<LeaseStatus> {
-        let release = || {
-            let mut call = TOKEN_RELEASE.call(&[&self.name]);
-            call.arg(self.acquisition.token.as_bytes());
-            self.acquisition.clone().run_script(call)
-        };
-        release_with_retry(release(), release())
-    }
-
-    fn extend(&self, ttl: Duration) -> LockFuture<LeaseStatus> {
-        let mut call = TOKEN_EXTEND.call(&[&self.name]);
-        call.arg(self.acquisition.token.as_bytes()).arg(millis(ttl));
-        self.acquisition.clone().run_script(call)
-    }
-
-    fn check(&self) -> LockFuture<LeaseStatus> {
-        let (acquisition, mut cmd) = (self.acquisition.clone(), redis::cmd("GET"));
-        cmd.arg(&self.name);
-        Box::pin(async move {
-            let (value, token) = (acquisition.client.send(&cmd).await?, acquisition.token.as_bytes());
-            Ok(held_if(matches!(&value, Value::BulkString(value) if value.starts_with(token))))
-        })
-    }
-}
-
-/// Checks whether the key exists.
-#[must_use]
-pub fn check_exists(acquisition: Arc<Acquisition>, name: &str) -> LockFuture<LeaseStatus> {
-    let mut cmd = redis::cmd("EXISTS");
-    cmd.arg(name);
-    Box::pin(async move { Ok(held_if(number(&acquisition.client.send(&cmd).await?)? != 0)) })
 }
 
 /// Awaits `first`, a release. If its reply is lost, `again` repeats the release.

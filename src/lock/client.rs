@@ -36,7 +36,7 @@ impl LockClient {
     /// Creates a client, which connects on first use. It loads `scripts` on each connection, besides its own.
     #[must_use]
     pub fn new(server: &RedisEndpoint, scripts: &'static [&'static str]) -> Self {
-        let own = [QUEUE_ACQUIRE.text, QUEUE_RELEASE.text, TOKEN_RELEASE.text, TOKEN_EXTEND.text];
+        let own = [QUEUE_ACQUIRE.text, QUEUE_RELEASE.text, QUEUE_EXTEND.text];
         let scripts = [&own, scripts].concat();
         let waiters = Arc::new(WaitTable { inbox: Inbox::unique(), senders: Mutex::default() });
         let (link, subscribers) = server.connect(introduction(&scripts), waiters.clone(), false);
@@ -100,8 +100,7 @@ pub(super) static QUEUE_ACQUIRE: LazyLock<Script> =
     LazyLock::new(|| Script::new(concat!(include_str!("queue/hand_over.lua"), include_str!("queue/acquire.lua"))));
 pub(super) static QUEUE_RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new(concat!(include_str!("queue/hand_over.lua"), include_str!("queue/release.lua"))));
-pub(super) static TOKEN_RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("attempt/release.lua")));
-pub(super) static TOKEN_EXTEND: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("attempt/extend.lua")));
+pub(super) static QUEUE_EXTEND: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("queue/extend.lua")));
 
 /// The registration in the queue that an attempt requests if the lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

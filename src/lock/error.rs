@@ -26,15 +26,11 @@ pub enum LockErrorKind {
     /// The lock had expired or was taken over before it was [extended](super::LockGuard::extend). Also
     /// [`keep_alive`](super::LockGuard::keep_alive) outside of a tokio runtime.
     Extend,
-    /// The lock was held during all attempts, or the whole wait, of [`wait_until_free`](super::Lock::wait_until_free).
-    Held,
     /// The server did not reply in time, or refused the command. The operation may have been executed. A lock that was
     /// acquired this way is released in the background if the recipe can do so; otherwise it ends with its ttl.
     Store,
     /// The name or the ttl is invalid. Nothing was sent.
     Input,
-    /// The recipe cannot extend a lock. Nothing was sent; use another recipe.
-    Recipe,
 }
 
 impl LockError {

@@ -67,8 +67,7 @@ impl LockGuard {
         &self.name
     }
 
-    /// Returns the token of this acquisition, which is unique. [Fenceable](super::Guarantees::fenceable) recipes store
-    /// it in Redis.
+    /// Returns the token of this acquisition, which is unique. It is stored in Redis.
     #[must_use]
     pub fn token(&self) -> Token {
         self.token
@@ -97,7 +96,6 @@ impl LockGuard {
     /// # Errors
     ///
     /// - [`Extend`](LockErrorKind::Extend) if the lock had expired or was taken over.
-    /// - [`Recipe`](LockErrorKind::Recipe) if the recipe is not [extendable](super::Guarantees::extendable).
     /// - [`Input`](LockErrorKind::Input) if the ttl is less than 1 ms.
     /// - [`Store`](LockErrorKind::Store) if the server did not confirm the extension. It may have been executed.
     ///
@@ -106,7 +104,6 @@ impl LockGuard {
     /// If the future is dropped, the extension may or may not be executed. While the result of an extension is unknown,
     /// or several run concurrently, [`remaining`](Self::remaining) reports the shortest time.
     pub async fn extend(&self, ttl: Duration) -> Result<(), LockError> {
-        self.check_extendable()?;
         check_ttl(&self.name, ttl)?;
         match self.valid_lock.extend(ttl).await {
             Ok(LeaseStatus::Held) => Ok(()),
@@ -156,10 +153,8 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// - [`Recipe`](LockErrorKind::Recipe) if the recipe is not [extendable](super::Guarantees::extendable).
-    /// - [`Extend`](LockErrorKind::Extend) outside of a tokio runtime, because the heartbeat needs a task.
+    /// [`Extend`](LockErrorKind::Extend) outside of a tokio runtime, because the heartbeat needs a task.
     pub fn keep_alive(&self) -> Result<(), LockError> {
-        self.check_extendable()?;
         let Ok(runtime) = Handle::try_current() else {
             return Err(self.error(LockErrorKind::Extend, "`keep_alive` needs a tokio runtime for its heartbeat"));
         };
@@ -192,13 +187,6 @@ impl LockGuard {
         self.is_released = true;
         *self.heartbeat.lock() = None;
         self.valid_lock.held.release()
-    }
-
-    fn check_extendable(&self) -> Result<(), LockError> {
-        if self.lock.guarantees().extendable {
-            return Ok(());
-        }
-        Err(self.error(LockErrorKind::Recipe, "the recipe cannot extend a lock: use another recipe or a longer ttl"))
     }
 
     fn error(&self, kind: LockErrorKind, reason: &'static str) -> LockError {

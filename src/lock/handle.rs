@@ -4,7 +4,7 @@ use super::{
     client::LockClient,
     error::{LockError, LockErrorKind},
     queue::SetPx,
-    recipe::{Guarantees, IntoRecipe, Recipe},
+    recipe::Recipe,
 };
 use crate::{key, redis::connection::endpoint::IntoEndpoint};
 use std::{sync::Arc, time::Duration};
@@ -71,11 +71,11 @@ impl Lock {
         }
     }
 
-    /// Sets the recipe: [`SetPx`], [`FencedLock`](super::FencedLock) or [`Redlock`](super::Redlock). All clients of a
-    /// lock must use the same recipe. Default: [`SetPx`].
+    /// Sets the recipe: [`SetPx`] or [`FencedLock`](super::FencedLock). All clients of a lock must use the same recipe.
+    /// Default: [`SetPx`].
     #[must_use]
-    pub fn recipe(self, recipe: impl IntoRecipe) -> Self {
-        Self { recipe: recipe.into_recipe(), ..self }
+    pub fn recipe(self, recipe: impl Recipe) -> Self {
+        Self { recipe: Arc::new(recipe), ..self }
     }
 
     /// Sets the namespace, which separates the locks of different applications. Default: `lock`.
@@ -105,9 +105,8 @@ impl Lock {
 
     /// Sets the wait timeout for a lock that is held. Replaces [`retries`](Self::retries).
     ///
-    /// With the recipes [`SetPx`] and [`FencedLock`](super::FencedLock), waiters are queued and notified by message.
-    /// With [`Redlock`](super::Redlock), waiters retry every [`delay`](Self::delay). A command in progress at the timeout may
-    /// take up to [`store_timeout`](Self::store_timeout) longer.
+    /// Waiters are queued and notified by message. A command in progress at the timeout may take up to
+    /// [`store_timeout`](Self::store_timeout) longer.
     #[must_use]
     pub fn wait(self, budget: Duration) -> Self {
         Self { wait_policy: WaitPolicy::Wait(budget), ..self }
@@ -141,12 +140,6 @@ impl Lock {
     #[must_use]
     pub fn max_hold(self, most: Duration) -> Self {
         Self { max_hold: most, ..self }
-    }
-
-    /// Returns the guarantees of the recipe.
-    #[must_use]
-    pub fn guarantees(&self) -> Guarantees {
-        self.recipe.guarantees()
     }
 
     /// Waits for the background work of this handle and its clones: releases of dropped guards and of cancelled

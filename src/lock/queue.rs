@@ -6,10 +6,10 @@
 
 use super::{
     attempt::{
-        Acquisition, Attempt, Busy, HeldState, LockFuture, TokenLock, release_with_retry, retry_once_if_disconnected,
+        Acquisition, Attempt, Busy, HeldState, LockFuture, held_if, release_with_retry, retry_once_if_disconnected,
     },
-    client::{QUEUE_ACQUIRE, QUEUE_RELEASE, Registration},
-    recipe::{Guarantees, Queue, Recipe},
+    client::{QUEUE_ACQUIRE, QUEUE_EXTEND, QUEUE_RELEASE, Registration},
+    recipe::{Queue, Recipe},
 };
 use crate::{
     redis::connection::{
@@ -41,21 +41,27 @@ impl Recipe for SetPx {
         "set-px"
     }
 
-    fn guarantees(&self) -> Guarantees {
-        Guarantees::ALL
-    }
-
     fn queue(&self) -> Option<Queue> {
         Some(SET_PX)
     }
 
     fn attempt(&self, acquisition: Arc<Acquisition>) -> LockFuture<Attempt> {
         Box::pin(async move {
-            let (lock, valid) = (SET_PX.lock(acquisition.clone()), acquisition.ttl);
-            match lock.set().await? {
-                LeaseStatus::Held => Ok(Attempt::Acquired { held: SET_PX.held(acquisition, 0), valid }),
-                LeaseStatus::Lost => Ok(Attempt::Busy(Busy::default())),
-            }
+            let Acquisition { client, token, ttl, .. } = &*acquisition;
+            let held = SET_PX.held(acquisition.clone(), 0);
+            let mut cmd = redis::cmd("SET");
+            cmd.arg(acquisition.name(SET_PX.name)).arg(token.as_bytes()).arg("NX").arg("PX").arg(millis(*ttl));
+            let (reply, is_repeated) = match client.send(&cmd).await {
+                Err(error) if error.is_disconnected() => (client.send(&cmd).await?, true),
+                reply => (reply?, false),
+            };
+            let is_held = match reply {
+                Value::Okay => true,
+                // The first command, whose reply was lost, may have set the key.
+                Value::Nil => is_repeated && held.check().await? == LeaseStatus::Held,
+                other => return Err(unexpected(&other)),
+            };
+            Ok(if is_held { Attempt::Acquired { held, valid: *ttl } } else { Attempt::Busy(Busy::default()) })
         })
     }
 }
@@ -77,10 +83,6 @@ impl Recipe for FencedLock {
         "fused"
     }
 
-    fn guarantees(&self) -> Guarantees {
-        Guarantees::ALL
-    }
-
     fn queue(&self) -> Option<Queue> {
         Some(FENCED)
     }
@@ -91,11 +93,6 @@ impl Recipe for FencedLock {
 }
 
 impl Queue {
-    fn lock(self, acquisition: Arc<Acquisition>) -> TokenLock {
-        let name = acquisition.name(self.name);
-        TokenLock::new(acquisition, name)
-    }
-
     fn call(self, script: &Script, acquisition: &Acquisition) -> ScriptCall {
         let name = acquisition.name(self.name);
         let mut call = script.call(&[&name, &[&name, ":queue"].concat(), &[&name, ":heard"].concat()]);
@@ -136,7 +133,7 @@ impl Queue {
 
     /// Returns the lock that the acquisition holds since `stamp`.
     pub(super) fn held(self, acquisition: Arc<Acquisition>, stamp: u64) -> Arc<dyn HeldState> {
-        Arc::new(QueueLock { queue: self, lock: self.lock(acquisition), stamp })
+        Arc::new(QueueLock { queue: self, acquisition, stamp })
     }
 
     /// Releases the lock if the acquisition holds it, and removes the acquisition from the queue.
@@ -158,25 +155,32 @@ impl Queue {
     }
 }
 
-/// A held lock with a queue.
+/// A held lock with a queue: the value of its key begins with the token of the acquisition.
 #[derive(Debug)]
 struct QueueLock {
     queue: Queue,
-    lock: TokenLock,
+    acquisition: Arc<Acquisition>,
     stamp: u64,
 }
 
 impl HeldState for QueueLock {
     fn release(&self) -> LockFuture<LeaseStatus> {
-        self.queue.release(&self.lock.acquisition, b"")
+        self.queue.release(&self.acquisition, b"")
     }
 
     fn extend(&self, ttl: Duration) -> LockFuture<LeaseStatus> {
-        self.lock.extend(ttl)
+        let mut call = QUEUE_EXTEND.call(&[self.acquisition.name(self.queue.name)]);
+        call.arg(self.acquisition.token.as_bytes()).arg(millis(ttl));
+        self.acquisition.clone().run_script(call)
     }
 
     fn check(&self) -> LockFuture<LeaseStatus> {
-        self.lock.check()
+        let (acquisition, mut cmd) = (self.acquisition.clone(), redis::cmd("GET"));
+        cmd.arg(acquisition.name(self.queue.name));
+        Box::pin(async move {
+            let (value, token) = (acquisition.client.send(&cmd).await?, acquisition.token.as_bytes());
+            Ok(held_if(matches!(&value, Value::BulkString(value) if value.starts_with(token))))
+        })
     }
 
     fn fencing_token(&self) -> Option<u64> {

@@ -9,14 +9,14 @@ mod child;
 mod guard;
 mod messages;
 mod queue;
-mod redlock;
 mod replies;
 mod server_gone;
 mod set_px;
 mod turns;
 
 use crate::{
-    kit::{ask, expire, holds, is_free, key, lock, nothing_left, relay},
+    kit::{ask, expire, holds, key, lock, nothing_left, relay},
+    suite::is_free,
     support::{RedisServer, eventually},
 };
 use redis::Value;

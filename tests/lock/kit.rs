@@ -37,10 +37,6 @@ pub(crate) async fn expire(server: &RedisServer, key: &str) {
     eventually("the key expires", async || ask::<i64>(server, format!("EXISTS {key}")).await == 0).await;
 }
 
-pub(crate) async fn is_free(lock: &Lock, name: &str) -> bool {
-    lock.wait_until_free(name).await.map_err(|error| assert_eq!(error.kind(), LockErrorKind::Held, "{error}")).is_ok()
-}
-
 /// Reports whether the server still has this holder's lock.
 pub(crate) async fn holds(guard: &LockGuard) -> bool {
     guard.check().await.expect("an answer") == LeaseStatus::Held

@@ -6,7 +6,7 @@
 use crate::support::{RedisServer, relay::Relay};
 use stampede_guard::{
     Lock, LockGuard,
-    lock::{FencedLock, IntoEndpoint, IntoRecipe, SetPx},
+    lock::{FencedLock, IntoEndpoint, SetPx},
 };
 use std::{
     sync::{Arc, Mutex},
@@ -49,16 +49,15 @@ impl Witness {
     }
 }
 
-async fn storm(recipe: impl IntoRecipe + Clone, fair: bool, seed: u64) {
+async fn storm(with: fn(Lock) -> Lock, fair: bool, seed: u64) {
     let server = RedisServer::start();
     let address = format!("127.0.0.1:{}", server.port()).parse().expect("an address");
     let mut relays = Vec::new();
     for _ in 0..4 {
         relays.push(Relay::to(address).await);
     }
-    let lock = |server: redis::Client| {
-        Lock::new(server.into_endpoint()).recipe(recipe.clone()).fair(fair).ttl(TTL).store_timeout(5 * SECOND)
-    };
+    let lock =
+        |server: redis::Client| with(Lock::new(server.into_endpoint())).fair(fair).ttl(TTL).store_timeout(5 * SECOND);
     let locks: Vec<_> = relays.iter().map(|relay| lock(relay.client())).collect();
     let witness = Arc::new(Witness::default());
     let mut tasks = JoinSet::new();
@@ -119,20 +118,20 @@ async fn wants_it(lock: Lock, witness: Arc<Witness>, id: u64, mut rng: fastrand:
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fenced_lock_fair_has_one_holder_at_a_time() {
-    storm(FencedLock, true, fastrand::u64(..1 << 40)).await;
+    storm(|lock| lock.recipe(FencedLock), true, fastrand::u64(..1 << 40)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fenced_lock_unfair_has_one_holder_at_a_time() {
-    storm(FencedLock, false, fastrand::u64(..1 << 40)).await;
+    storm(|lock| lock.recipe(FencedLock), false, fastrand::u64(..1 << 40)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn set_px_fair_has_one_holder_at_a_time() {
-    storm(SetPx, true, fastrand::u64(..1 << 40)).await;
+    storm(|lock| lock.recipe(SetPx), true, fastrand::u64(..1 << 40)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn set_px_unfair_has_one_holder_at_a_time() {
-    storm(SetPx, false, fastrand::u64(..1 << 40)).await;
+    storm(|lock| lock.recipe(SetPx), false, fastrand::u64(..1 << 40)).await;
 }

@@ -1,7 +1,6 @@
 //! The table in docs/locks.md must equal the guarantees of the recipes.
 
-use crate::{RECIPES, TABLE};
-use stampede_guard::lock::Guarantees;
+use crate::{Guarantees, RECIPES, TABLE};
 use std::{env, fs, path::Path};
 
 /// With `UPDATE_DOCS=1` in the environment, writes the table instead of failing.

@@ -174,7 +174,7 @@ async fn slow_fetch_is_reported_once() {
 async fn values_over_max_payload_are_reported_once_a_minute() {
     let (events, guard) = (Collected::record(), StampedeGuard::in_memory().named("reports").max_payload(100));
     for key in 0..3_u64 {
-        guard.fetch(key, async || Ok::<_, Down>(vec!["x"; 100].concat())).await.expect("an answer");
+        guard.fetch(key, async || Ok::<_, Down>(vec!["x"; 101].concat())).await.expect("an answer");
     }
     assert_eq!(said(&events, "larger than `max_payload`"), (1, 0));
     assert!(events.text().contains("name=\"reports\" what=\"alloc::string::String\""), "{}", events.text());

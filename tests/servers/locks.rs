@@ -33,13 +33,10 @@ pub(crate) async fn everything(lock: Lock, queued: usize, redis: impl Connection
         // The next waiter starts when this one has its place.
         eventually("the waiter is queued", async || waiting_for(redis.clone()).await > n).await;
     }
-    if lock.guarantees().extendable {
-        first.extend(30 * SECOND).await.expect("held");
-    }
+    first.extend(30 * SECOND).await.expect("held");
     first.release().await.expect("held");
     waiting.join_all().await;
     assert_eq!(*order.lock().await, (0..queued).collect::<Vec<_>>());
-    lock.wait_until_free("everything").await.expect("free");
 }
 
 /// Returns the number of queued waiters of either recipe.

@@ -4,6 +4,7 @@
 mod ended_leases;
 mod large;
 mod large_hits;
+mod puts;
 mod redis;
 mod staging;
 mod suite;
@@ -16,9 +17,6 @@ use support::RedisServer;
 store_suite!(memory, MemoryStore::default());
 store_suite!(over_redis, RedisStore::new(RedisServer::shared().client()));
 store_suite!(over_redis_with_large_entries, Large(RedisStore::new(RedisServer::shared().client())));
-store_suite!(puts puts_memory, MemoryStore::default());
-store_suite!(puts puts_over_redis, RedisStore::new(RedisServer::shared().client()));
-store_suite!(puts puts_over_redis_with_large_entries, Large(RedisStore::new(RedisServer::shared().client())));
 
 /// Returns the store that the tests of large hits are about.
 fn store_over(redis: impl IntoEndpoint) -> impl Store {

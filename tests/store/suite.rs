@@ -50,13 +50,6 @@ macro_rules! store_suite {
             renewal_by_a_lost_lease_changes_nothing
         );
     };
-    // A lab that takes a lock for each lease does not end the lock by an invalidation.
-    (puts $name:ident, $store:expr) => {
-        $crate::store_suite!($name, $store;
-            a_put_drops_entry_and_lease_and_is_granted_the_next
-            a_put_that_is_sent_twice_has_its_last_lease
-        );
-    };
     ($name:ident, $store:expr; $($case:ident)*) => {
         mod $name {
             use super::*;
@@ -124,7 +117,7 @@ pub(crate) async fn payload(store: &dyn Store, key: &CacheKey) -> Option<String>
     Some(String::from_utf8(entry.payload().bytes().to_vec()).expect("text"))
 }
 
-async fn is_led(store: &dyn Store, key: &CacheKey) -> bool {
+pub(crate) async fn is_led(store: &dyn Store, key: &CacheKey) -> bool {
     !matches!(ask(store, key, SHORT, None).await.1, LeaseReply::Granted { .. })
 }
 
@@ -303,43 +296,6 @@ pub(crate) async fn an_invalidation_drops_entry_and_lease(store: &dyn Store) {
     assert_eq!(fill(store, &key, refresh, "older still").await, FillOutcome::Fenced);
     assert!(store.get(&key).await.expect("an answer").is_none());
     store.invalidate(std::slice::from_ref(&key)).await.expect("an absent entry is not an error");
-}
-
-/// Sends the first script of a put.
-async fn begin_put(store: &dyn Store, key: &CacheKey, token: Token) -> Lease {
-    let lease = store.invalidate_and_lease(key, LeaseRequest::new(token, LONG)).await.expect("an answer");
-    lease.expect("nobody else asks for it")
-}
-
-/// Seen to fail over Redis if the first script keeps the entries.
-pub(crate) async fn a_put_drops_entry_and_lease_and_is_granted_the_next(store: &dyn Store) {
-    let key = fresh("put");
-    let first = lead(store, &key, LONG).await;
-    fill(store, &key, first, "old").await;
-    let (_, refresh) = ask(store, &key, LONG, Some(first.token)).await;
-    let LeaseReply::Granted { lease: refresh, .. } = refresh else { panic!("{refresh:?}") };
-    let lease = begin_put(store, &key, token()).await;
-    assert!(store.get(&key).await.expect("an answer").is_none());
-    assert!(is_led(store, &key).await);
-    assert_eq!(fill(store, &key, refresh, "older still").await, FillOutcome::Fenced);
-    assert_eq!(fill(store, &key, lease, "put").await, FillOutcome::Stored);
-    assert_eq!(payload(store, &key).await.as_deref(), Some("put"));
-    let (first, second) = (begin_put(store, &key, token()).await, begin_put(store, &key, token()).await);
-    assert_eq!(fill(store, &key, second, "second").await, FillOutcome::Stored);
-    assert_eq!(fill(store, &key, first, "first").await, FillOutcome::Fenced);
-    let put = begin_put(store, &key, token()).await;
-    store.invalidate(std::slice::from_ref(&key)).await.expect("an answer");
-    assert_eq!(fill(store, &key, put, "invalidated").await, FillOutcome::Fenced);
-    assert_eq!(payload(store, &key).await, None);
-}
-
-/// Seen to fail if a fill is checked by token alone.
-pub(crate) async fn a_put_that_is_sent_twice_has_its_last_lease(store: &dyn Store) {
-    let (key, token) = (fresh("put twice"), token());
-    let [first, second] = [begin_put(store, &key, token).await, begin_put(store, &key, token).await];
-    assert_ne!(first.stamp, second.stamp);
-    assert_eq!(fill(store, &key, first, "of the first copy").await, FillOutcome::Fenced);
-    assert_eq!(fill(store, &key, second, "put").await, FillOutcome::Stored);
 }
 
 pub(crate) async fn expired_value_is_stale_and_has_no_lease(store: &dyn Store) {

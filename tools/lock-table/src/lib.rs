@@ -13,21 +13,17 @@
 //! - 004: the post "Redis as a mutex service".
 #![allow(clippy::disallowed_methods, reason = "a recipe compares the clocks of hosts")]
 
+mod guarantees;
 mod historical;
 mod mutex;
+mod redlock;
 mod store;
+mod token_lock;
 
+pub use guarantees::{Guarantees, LabRecipe};
 pub use historical::{
     counter::Counter, exists_setex::ExistsSetex, getset::GetSet, rename::Rename, set_membership::SetMembership,
     setnx_expire::SetnxExpire, watch::Watch,
 };
+pub use redlock::Redlock;
 pub use store::{LockedStore, RecipeRefused};
-
-use stampede_guard::lock::{Guarantees, Recipe, SetPx};
-
-/// Returns the guarantees of [`SetPx`], which has all of them, except for a change.
-fn all_except(change: impl FnOnce(&mut Guarantees)) -> Guarantees {
-    let mut guarantees = SetPx.guarantees();
-    change(&mut guarantees);
-    guarantees
-}

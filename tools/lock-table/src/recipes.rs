@@ -1,10 +1,10 @@
 //! The recipes that are measured, one per line.
 
 use crate::args::Duty;
-use lock_table::{Counter, ExistsSetex, GetSet, Rename, SetMembership, SetnxExpire, Watch};
+use lock_table::{Counter, ExistsSetex, GetSet, Redlock, Rename, SetMembership, SetnxExpire, Watch};
 use stampede_guard::{
     Lock,
-    lock::{FencedLock, Redlock, SetPx},
+    lock::{FencedLock, SetPx},
 };
 
 /// A row of the table.

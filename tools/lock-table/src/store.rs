@@ -9,6 +9,7 @@ mod completed;
 mod held_locks;
 mod lead;
 
+use crate::guarantees::LabRecipe;
 use admission::{Admission, MessageForwarder, StoreState};
 use completed::{completed, release_if_acquired};
 use held_locks::{HeldLockEntry, HeldLocks};
@@ -16,7 +17,7 @@ use lead::{Arbiter, get_or_lease};
 use stampede_guard::{
     RedisStore,
     lock::{
-        IntoEndpoint, LeaseStatus, Recipe,
+        IntoEndpoint, LeaseStatus,
         recipe::{Attempt, DetachOnDrop, LockClient},
     },
     store::{
@@ -66,7 +67,7 @@ use std::{
 /// # Lifetime of a lock
 ///
 /// The lock has the ttl of the [lease](stampede_guard::StampedeGuard::lease_ttl) and is extended with it. A recipe that is not
-/// [extendable](stampede_guard::lock::Guarantees::extendable) locks for [`hold`](Self::hold). If its holder crashes, no process
+/// [extendable](crate::Guarantees::extendable) locks for [`hold`](Self::hold). If its holder crashes, no process
 /// can lead the key for that time. Callers wait for its end, or until their wait timeout.
 ///
 /// An invalidation ends the lease of the holder, but not its lock, because only the holder can release the lock. The
@@ -92,8 +93,8 @@ impl LockedStore {
     /// # Errors
     ///
     /// The lock of a crashed holder does not become free
-    /// ([`crash_frees`](stampede_guard::lock::Guarantees::crash_frees)), so the key could never be fetched again.
-    pub fn new(redis: impl IntoEndpoint, recipe: impl Recipe) -> Result<Self, RecipeRefused> {
+    /// ([`crash_frees`](crate::Guarantees::crash_frees)), so the key could never be fetched again.
+    pub fn new(redis: impl IntoEndpoint, recipe: impl LabRecipe) -> Result<Self, RecipeRefused> {
         if !recipe.guarantees().crash_frees {
             return Err(RecipeRefused(recipe.name()));
         }

@@ -2,11 +2,11 @@
 //!
 //! A client whose `INCR` returns 1 holds the lock. Every other client, and the holder on release, sends `DECR`.
 
-use crate::all_except;
+use crate::guarantees::{Guarantees, LabRecipe, all_except};
 use redis::Value;
 use stampede_guard::{
     lock::{
-        Guarantees, LeaseStatus, Recipe,
+        LeaseStatus, Recipe,
         recipe::{Acquisition, Attempt, Busy, HeldState, LockFuture, held_if},
     },
     store::StoreError,
@@ -29,16 +29,6 @@ impl Recipe for Counter {
         "counter"
     }
 
-    fn guarantees(&self) -> Guarantees {
-        all_except(|guarantees| {
-            guarantees.crash_frees = false;
-            guarantees.owner_safe = false;
-            guarantees.extendable = false;
-            guarantees.fenceable = false;
-            guarantees.replay_safe = false;
-        })
-    }
-
     /// Returns the interval of the spinlock in the same post.
     fn delay(&self, _: f64) -> Duration {
         Duration::from_millis(100)
@@ -54,9 +44,17 @@ impl Recipe for Counter {
             Ok(Attempt::Busy(Busy::default()))
         })
     }
+}
 
-    fn check_held(&self, acquisition: Arc<Acquisition>) -> LockFuture<LeaseStatus> {
-        Count { name: acquisition.name("counter"), acquisition }.check()
+impl LabRecipe for Counter {
+    fn guarantees(&self) -> Guarantees {
+        all_except(|guarantees| {
+            guarantees.crash_frees = false;
+            guarantees.owner_safe = false;
+            guarantees.extendable = false;
+            guarantees.fenceable = false;
+            guarantees.replay_safe = false;
+        })
     }
 }
 

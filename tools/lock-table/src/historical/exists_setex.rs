@@ -2,11 +2,12 @@
 //!
 //! One script runs `EXISTS` and, if the key does not exist, `SETEX`. A second script runs compare-and-delete.
 
-use crate::all_except;
+use crate::guarantees::{Guarantees, LabRecipe, all_except};
+use crate::token_lock::TokenLock;
 use redis::Value;
 use stampede_guard::lock::{
-    Guarantees, Recipe,
-    recipe::{Acquisition, Attempt, Busy, LockFuture, Script, TokenLock, millis, unexpected},
+    Recipe,
+    recipe::{Acquisition, Attempt, Busy, LockFuture, Script, millis, unexpected},
 };
 use std::{
     sync::{Arc, LazyLock},
@@ -28,10 +29,6 @@ impl Recipe for ExistsSetex {
         "exists-setex"
     }
 
-    fn guarantees(&self) -> Guarantees {
-        all_except(|guarantees| guarantees.replay_safe = false)
-    }
-
     fn delay(&self, _: f64) -> Duration {
         Duration::from_millis(1)
     }
@@ -48,6 +45,12 @@ impl Recipe for ExistsSetex {
                 other => Err(unexpected(&other)),
             }
         })
+    }
+}
+
+impl LabRecipe for ExistsSetex {
+    fn guarantees(&self) -> Guarantees {
+        all_except(|guarantees| guarantees.replay_safe = false)
     }
 }
 

@@ -5,11 +5,11 @@
 mod timestamp_lock;
 mod wall_clock;
 
-use crate::all_except;
+use crate::guarantees::{Guarantees, LabRecipe, all_except};
 use redis::Value;
 use stampede_guard::lock::{
-    Guarantees, LeaseStatus, Recipe,
-    recipe::{Acquisition, Attempt, Busy, LockFuture, held_if, number},
+    Recipe,
+    recipe::{Acquisition, Attempt, Busy, LockFuture, number},
 };
 use std::{
     fmt,
@@ -66,16 +66,6 @@ impl Recipe for GetSet {
         "getset"
     }
 
-    fn guarantees(&self) -> Guarantees {
-        all_except(|guarantees| {
-            guarantees.owner_safe = false;
-            guarantees.extendable = false;
-            guarantees.fenceable = false;
-            guarantees.replay_safe = false;
-            guarantees.clock_free = false;
-        })
-    }
-
     fn delay(&self, _: f64) -> Duration {
         Duration::from_millis(500)
     }
@@ -104,12 +94,16 @@ impl Recipe for GetSet {
             Ok(Attempt::acquired(TimestampLock { acquisition, name, clock, until }, ttl))
         })
     }
+}
 
-    fn check_held(&self, acquisition: Arc<Acquisition>) -> LockFuture<LeaseStatus> {
-        let (name, clock) = (acquisition.name("getset"), self.clock.clone());
-        Box::pin(async move {
-            let until = time(&acquisition.client.send(redis::cmd("GET").arg(&name)).await?);
-            Ok(held_if(until.is_some_and(|until| until > millis(clock()))))
+impl LabRecipe for GetSet {
+    fn guarantees(&self) -> Guarantees {
+        all_except(|guarantees| {
+            guarantees.owner_safe = false;
+            guarantees.extendable = false;
+            guarantees.fenceable = false;
+            guarantees.replay_safe = false;
+            guarantees.clock_free = false;
         })
     }
 }

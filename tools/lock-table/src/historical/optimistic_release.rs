@@ -5,11 +5,12 @@
 //! a dedicated connection. It comes from a [`redis::Client`], which can open it.
 
 use crate::mutex::Mutex;
+use crate::token_lock::TokenLock;
 use redis::{AsyncConnectionConfig, Client, Pipeline, RedisResult, Value, aio::MultiplexedConnection};
 use stampede_guard::{
     lock::{
         LeaseStatus,
-        recipe::{Acquisition, HeldState, LockFuture, TokenLock, millis, release_with_retry, store_error},
+        recipe::{Acquisition, HeldState, LockFuture, millis, release_with_retry, store_error},
     },
     store::StoreError,
 };

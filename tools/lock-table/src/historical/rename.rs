@@ -3,15 +3,13 @@
 //! `MULTI`, `SETEX` of a temporary key, `RENAMENX` of it to the lock, `EXEC`: sets the expiry and "only if absent"
 //! atomically on servers older than Redis 2.6.12, whose `SET` cannot do both.
 
-use crate::all_except;
+use crate::guarantees::{Guarantees, LabRecipe, all_except};
+use crate::token_lock::TokenLock;
 use redis::Value;
 use stampede_guard::{
     lock::{
-        Guarantees, LeaseStatus, Recipe,
-        recipe::{
-            Acquisition, Attempt, Busy, HeldState, LockFuture, TokenLock, held_if, millis, number, transaction,
-            unexpected,
-        },
+        LeaseStatus, Recipe,
+        recipe::{Acquisition, Attempt, Busy, HeldState, LockFuture, held_if, millis, number, transaction, unexpected},
     },
     store::{StoreError, Timestamp},
 };
@@ -34,14 +32,6 @@ impl Recipe for Rename {
         "rename"
     }
 
-    fn guarantees(&self) -> Guarantees {
-        all_except(|guarantees| {
-            guarantees.owner_safe = false;
-            guarantees.extendable = false;
-            guarantees.replay_safe = false;
-        })
-    }
-
     fn delay(&self, _: f64) -> Duration {
         DELAY
     }
@@ -53,6 +43,16 @@ impl Recipe for Rename {
                 return Ok(Attempt::acquired(TimerLock { acquisition, name, acquired_at: sent_at }, ttl));
             }
             Ok(Attempt::Busy(Busy::default()))
+        })
+    }
+}
+
+impl LabRecipe for Rename {
+    fn guarantees(&self) -> Guarantees {
+        all_except(|guarantees| {
+            guarantees.owner_safe = false;
+            guarantees.extendable = false;
+            guarantees.replay_safe = false;
         })
     }
 }

@@ -4,14 +4,12 @@
 
 mod member;
 
-use crate::all_except;
+use crate::guarantees::{Guarantees, LabRecipe, all_except};
 use member::{SetMember, SetMemberWithExpiry};
 use redis::Value;
 use stampede_guard::lock::{
-    Guarantees, LeaseStatus, Recipe,
-    recipe::{
-        Acquisition, Attempt, Busy, HeldState, LockFuture, check_exists, millis, number, transaction, unexpected,
-    },
+    Recipe,
+    recipe::{Acquisition, Attempt, Busy, LockFuture, millis, number, transaction, unexpected},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -42,18 +40,6 @@ impl Recipe for SetMembership {
         if self.expires { "set-membership+expiry" } else { "set-membership" }
     }
 
-    fn guarantees(&self) -> Guarantees {
-        let companion = self.expires;
-        all_except(|guarantees| {
-            guarantees.crash_frees = companion;
-            guarantees.owner_safe = companion;
-            guarantees.extendable = companion;
-            guarantees.fenceable = companion;
-            guarantees.replay_safe = false;
-            guarantees.one_slot = false;
-        })
-    }
-
     fn delay(&self, _: f64) -> Duration {
         Duration::from_millis(100)
     }
@@ -80,9 +66,18 @@ impl Recipe for SetMembership {
             }
         })
     }
+}
 
-    fn check_held(&self, acquisition: Arc<Acquisition>) -> LockFuture<LeaseStatus> {
-        let member = SetMember::of(acquisition);
-        if self.expires { check_exists(member.acquisition.clone(), &member.companion) } else { member.check() }
+impl LabRecipe for SetMembership {
+    fn guarantees(&self) -> Guarantees {
+        let companion = self.expires;
+        all_except(|guarantees| {
+            guarantees.crash_frees = companion;
+            guarantees.owner_safe = companion;
+            guarantees.extendable = companion;
+            guarantees.fenceable = companion;
+            guarantees.replay_safe = false;
+            guarantees.one_slot = false;
+        })
     }
 }

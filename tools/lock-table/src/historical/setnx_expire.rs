@@ -3,10 +3,10 @@
 //! `SETNX`, then `EXPIRE`. A contender that finds a lock without expiry sets one. The release uses `WATCH`.
 
 use super::optimistic_release::{DedicatedConnections, OptimisticRelease};
-use crate::all_except;
+use crate::guarantees::{Guarantees, LabRecipe, all_except};
 use redis::{Cmd, Value};
 use stampede_guard::lock::{
-    Guarantees, Recipe,
+    Recipe,
     recipe::{Acquisition, Attempt, Busy, LockFuture, millis},
 };
 use std::{sync::Arc, time::Duration};
@@ -38,13 +38,6 @@ impl Recipe for SetnxExpire {
         "setnx-expire"
     }
 
-    fn guarantees(&self) -> Guarantees {
-        all_except(|guarantees| {
-            guarantees.replay_safe = false;
-            guarantees.multiplex_safe = false;
-        })
-    }
-
     fn delay(&self, _: f64) -> Duration {
         Duration::from_millis(1)
     }
@@ -68,6 +61,15 @@ impl Recipe for SetnxExpire {
                 _ => None,
             };
             Ok(Attempt::Busy(Busy { remaining, ..Busy::default() }))
+        })
+    }
+}
+
+impl LabRecipe for SetnxExpire {
+    fn guarantees(&self) -> Guarantees {
+        all_except(|guarantees| {
+            guarantees.replay_safe = false;
+            guarantees.multiplex_safe = false;
         })
     }
 }

@@ -6,9 +6,9 @@ use super::{
     optimistic_release::{DedicatedConnections, OptimisticRelease},
     rename::{self, Rename},
 };
-use crate::all_except;
+use crate::guarantees::{Guarantees, LabRecipe, all_except};
 use stampede_guard::lock::{
-    Guarantees, Recipe,
+    Recipe,
     recipe::{Acquisition, Attempt, Busy, LockFuture},
 };
 use std::{sync::Arc, time::Duration};
@@ -52,13 +52,6 @@ impl Recipe for Watch {
         "watch"
     }
 
-    fn guarantees(&self) -> Guarantees {
-        all_except(|guarantees| {
-            guarantees.replay_safe = false;
-            guarantees.multiplex_safe = false;
-        })
-    }
-
     fn delay(&self, random_unit: f64) -> Duration {
         Rename.delay(random_unit)
     }
@@ -71,6 +64,15 @@ impl Recipe for Watch {
                 return Ok(Attempt::acquired(OptimisticRelease { connections, acquisition, name }, ttl));
             }
             Ok(Attempt::Busy(Busy::default()))
+        })
+    }
+}
+
+impl LabRecipe for Watch {
+    fn guarantees(&self) -> Guarantees {
+        all_except(|guarantees| {
+            guarantees.replay_safe = false;
+            guarantees.multiplex_safe = false;
         })
     }
 }

@@ -4,11 +4,12 @@ use super::{
     held_locks::{HeldLockEntry, HeldLocks},
     lead::{Arbiter, get_or_lease},
 };
+use crate::guarantees::LabRecipe;
 use bytes::Bytes;
 use stampede_guard::{
     Key, RedisStore,
     lock::{
-        LeaseStatus, Recipe,
+        LeaseStatus,
         recipe::{Acquisition, DetachOnDrop, HeldState, LockClient, MessageHandler, detach},
     },
     store::{
@@ -25,7 +26,7 @@ use std::{
 pub(super) struct StoreState {
     pub(super) redis: RedisStore,
     pub(super) client: Arc<LockClient>,
-    pub(super) recipe: Arc<dyn Recipe>,
+    pub(super) recipe: Arc<dyn LabRecipe>,
     pub(super) held_locks: HeldLocks,
 }
 

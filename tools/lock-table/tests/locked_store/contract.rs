@@ -1,8 +1,8 @@
 //! The contract of `Store`, checked under a lock of each kind.
 
 use crate::{others, store_suite, suite::LONG, support::RedisServer};
-use lock_table::{ExistsSetex, LockedStore, SetMembership};
-use stampede_guard::lock::{FencedLock, Recipe, Redlock, SetPx};
+use lock_table::{ExistsSetex, LabRecipe, LockedStore, Redlock, SetMembership};
+use stampede_guard::lock::{FencedLock, SetPx};
 
 store_suite!(under_set_px, locked(SetPx));
 store_suite!(under_fenced_lock, locked(FencedLock));
@@ -14,6 +14,6 @@ store_suite!(under_redlock, locked(Redlock::with(others().each_ref().map(RedisSe
 ///
 /// If a recipe cannot extend its lock, a lease lives as long as the lock, but the suite relies on the requested lease
 /// TTL. A recipe that releases by `WATCH` connects first, which on a busy machine outlasts the shortest failure marker.
-fn locked(recipe: impl Recipe) -> LockedStore {
+fn locked(recipe: impl LabRecipe) -> LockedStore {
     LockedStore::new(RedisServer::shared().client(), recipe).expect("the recipe is accepted")
 }

@@ -9,8 +9,9 @@ use crate::{
     },
 };
 use lock_table::LockedStore;
+use lock_table::Redlock;
 use serde::{Deserialize, Serialize};
-use stampede_guard::{StampedeGuard, StoreFailure, lock::Redlock};
+use stampede_guard::{StampedeGuard, StoreFailure};
 use std::time::Duration;
 
 recipes!(cases {

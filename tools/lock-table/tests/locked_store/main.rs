@@ -48,11 +48,13 @@ mod servers;
 #[path = "../../../../tests/store/suite.rs"]
 mod suite;
 
-use lock_table::{Counter, ExistsSetex, GetSet, LockedStore, Rename, SetMembership, SetnxExpire, Watch};
+use lock_table::{
+    Counter, ExistsSetex, GetSet, LabRecipe, LockedStore, Redlock, Rename, SetMembership, SetnxExpire, Watch,
+};
 use serde::{Deserialize, Serialize};
 use stampede_guard::{
     StampedeGuard,
-    lock::{FencedLock, IntoEndpoint, Recipe, Redlock, SetPx},
+    lock::{FencedLock, IntoEndpoint, SetPx},
     store::{CacheKey, Inbox, LeaseReply, LeaseRequest, Store, Token},
 };
 use stampede_guard_support as support;
@@ -80,7 +82,7 @@ fn store_over(redis: impl IntoEndpoint) -> impl Store {
     LockedStore::new(redis, SetPx).expect("the recipe is accepted")
 }
 
-fn made<R: Recipe>(at: &At, make: impl Fn(&At) -> R) -> LockedStore {
+fn made<R: LabRecipe>(at: &At, make: impl Fn(&At) -> R) -> LockedStore {
     LockedStore::new(at.client(), make(at)).expect("the recipe is accepted")
 }
 

@@ -7,10 +7,10 @@ use crate::{
     rights::{app, documented, refused},
     support::{Origin, RedisServer},
 };
-use lock_table::{GetSet, LockedStore, Rename, SetMembership};
+use lock_table::{GetSet, LabRecipe, LockedStore, Rename, SetMembership};
 use stampede_guard::{
     ErrorKind,
-    lock::{FencedLock, IntoEndpoint, Recipe, RedisEndpoint, SetPx},
+    lock::{FencedLock, IntoEndpoint, RedisEndpoint, SetPx},
 };
 
 /// Exercises two guards that share one lock store.
@@ -35,7 +35,7 @@ async fn guarded(stores: [LockedStore; 2]) {
     hasty.drain().await;
 }
 
-fn locked(redis: impl IntoEndpoint, recipe: impl Recipe) -> LockedStore {
+fn locked(redis: impl IntoEndpoint, recipe: impl LabRecipe) -> LockedStore {
     LockedStore::new(redis, recipe).expect("the recipe is accepted")
 }
 

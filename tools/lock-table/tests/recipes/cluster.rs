@@ -12,7 +12,7 @@ use stampede_guard::{Lock, lock::RedisEndpoint};
 async fn locks_over_cluster_are_acquired_and_released() {
     let nodes = RedisServer::cluster::<3>(&[]).await;
     let endpoint = RedisEndpoint::cluster(nodes.iter().map(RedisServer::url)).expect("an endpoint");
-    for recipe in RECIPES.iter().filter(|recipe| recipe.guarantees().multiplex_safe) {
+    for recipe in RECIPES.iter().filter(|recipe| recipe.servers == 1 && recipe.guarantees().multiplex_safe) {
         let lock = Lock::new(endpoint.clone()).store_timeout(20 * SECOND).wait(60 * SECOND);
         let lock = (recipe.make)(lock, &Site::of(&nodes));
         let guard = lock.acquire("everything").await.expect("free");
@@ -21,6 +21,5 @@ async fn locks_over_cluster_are_acquired_and_released() {
             guard.extend(30 * SECOND).await.expect("held");
         }
         guard.release().await.expect("held");
-        lock.wait_until_free("everything").await.expect("free");
     }
 }

@@ -8,16 +8,17 @@ mod counter;
 mod exists_setex;
 mod getset;
 mod held_back;
+mod redlock;
 mod rename;
 mod set_membership;
 mod setnx_expire;
 mod watch;
 
 use crate::{
-    kit::{answer_unexpectedly, ask, drop_attempts_at_random, expire, holds, is_free, key, lock, relay},
+    kit::{answer_unexpectedly, ask, drop_attempts_at_random, expire, holds, key, lock, relay},
     support::{RedisServer, herd},
 };
-use lock_table::{ExistsSetex, Rename, SetMembership};
+use lock_table::{ExistsSetex, Redlock, Rename, SetMembership};
 use stampede_guard::{Lock, LockGuard};
 
 /// Runs 32 contenders at once over eight connections, and returns the guards of the winners.
@@ -44,4 +45,5 @@ async fn attempt_dropped_at_random_leaves_no_lock() {
 #[tokio::test]
 async fn unexpected_reply_grants_nothing() {
     answer_unexpectedly(&OF_EACH_KIND).await;
+    answer_unexpectedly(&[|lock| lock.recipe(Redlock::with::<redis::Client>([]))]).await;
 }

@@ -22,21 +22,33 @@ mod table;
 #[path = "../../../../tests/lock/traffic.rs"]
 mod traffic;
 
-use lock_table::{Counter, ExistsSetex, GetSet, Rename, SetMembership, SetnxExpire, Watch};
+use lock_table::{
+    Counter, ExistsSetex, GetSet, Guarantees, LabRecipe, Redlock, Rename, SetMembership, SetnxExpire, Watch,
+};
 use site::Subject;
 use stampede_guard_support as support;
+use support::SECOND;
 
 /// The marks of its table in docs/locks.md.
 const TABLE: &str = "guarantees of the others";
 
-// Per recipe: its label in docs/locks.md, its number of servers, and how a lock is built with it.
+// Per recipe: its label in docs/locks.md, its number of servers, its guarantees, and how a lock is built with it.
 lock_suite! {
-    set_membership: "SetMembership", 1, |lock, _| lock.recipe(SetMembership::default());
-    set_membership_with_expiry: "SetMembership::with_expiry()", 1, |lock, _| lock.recipe(SetMembership::with_expiry());
-    counter: "Counter", 1, |lock, _| lock.recipe(Counter);
-    getset: "GetSet", 1, |lock, _| lock.recipe(GetSet::new());
-    rename: "Rename", 1, |lock, _| lock.recipe(Rename);
-    watch: "Watch", 1, |lock, site| lock.recipe(Watch::new(site.clients[0].clone()));
-    exists_setex: "ExistsSetex", 1, |lock, _| lock.recipe(ExistsSetex);
-    setnx_expire: "SetnxExpire", 1, |lock, site| lock.recipe(SetnxExpire::new(site.clients[0].clone()));
+    set_membership: "SetMembership", 1, SetMembership::default().guarantees(), |lock, _| lock.recipe(SetMembership::default());
+    set_membership_with_expiry: "SetMembership::with_expiry()", 1, SetMembership::with_expiry().guarantees(),
+        |lock, _| lock.recipe(SetMembership::with_expiry());
+    counter: "Counter", 1, Counter.guarantees(), |lock, _| lock.recipe(Counter);
+    getset: "GetSet", 1, GetSet::new().guarantees(), |lock, _| lock.recipe(GetSet::new());
+    rename: "Rename", 1, Rename.guarantees(), |lock, _| lock.recipe(Rename);
+    watch: "Watch", 1, Watch::new(nowhere()).guarantees(), |lock, site| lock.recipe(Watch::new(site.clients[0].clone()));
+    exists_setex: "ExistsSetex", 1, ExistsSetex.guarantees(), |lock, _| lock.recipe(ExistsSetex);
+    setnx_expire: "SetnxExpire", 1, SetnxExpire::new(nowhere()).guarantees(),
+        |lock, site| lock.recipe(SetnxExpire::new(site.clients[0].clone()));
+    redlock: "Redlock", 5, Redlock::with::<redis::Client>([]).guarantees(),
+        |lock, site| lock.recipe(Redlock::with(site.servers[1..].to_vec()).server_timeout(5 * SECOND));
+}
+
+/// Returns a client that is not used.
+fn nowhere() -> redis::Client {
+    redis::Client::open("redis://127.0.0.1:1").expect("the URL is well-formed")
 }

@@ -4,7 +4,7 @@ use super::wall_clock::{WallClock, millis};
 use stampede_guard::{
     lock::{
         LeaseStatus,
-        recipe::{Acquisition, HeldState, LockFuture, check_exists, held_if, number},
+        recipe::{Acquisition, HeldState, LockFuture, held_if, number},
     },
     store::StoreError,
 };
@@ -45,6 +45,8 @@ impl HeldState for TimestampLock {
         if self.is_over() {
             return Box::pin(async { Ok::<_, StoreError>(LeaseStatus::Lost) });
         }
-        check_exists(self.acquisition.clone(), &self.name)
+        let (acquisition, mut exists) = (self.acquisition.clone(), redis::cmd("EXISTS"));
+        exists.arg(&self.name);
+        Box::pin(async move { Ok(held_if(number(&acquisition.client.send(&exists).await?)? == 1)) })
     }
 }

@@ -1,8 +1,9 @@
 //! For the historical recipe `SetMembership`: a member of the set of held locks, alone or with a companion key.
 
+use crate::token_lock::TokenLock;
 use stampede_guard::lock::{
     LeaseStatus,
-    recipe::{Acquisition, HeldState, LockFuture, Script, TokenLock, held_if, number, release_with_retry},
+    recipe::{Acquisition, HeldState, LockFuture, Script, held_if, number, release_with_retry},
 };
 use std::{
     sync::{Arc, LazyLock},

@@ -2,20 +2,16 @@
 //!
 //! Use it if one Redis server is not reliable enough and several independent servers, for example five, are available.
 
-use super::{
-    attempt::{Acquisition, Attempt, Busy, HeldState, LockFuture, TokenLock, check_exists},
-    client::LockClient,
-    recipe::{Guarantees, Recipe},
-};
-use crate::{
-    clock::Timestamp,
-    redis::connection::endpoint::IntoEndpoint,
-    store::{
-        error::{BoxFuture, StoreError},
-        lease::LeaseStatus,
-    },
-};
+use crate::guarantees::{Guarantees, LabRecipe, all_except};
+use crate::token_lock::TokenLock;
 use futures_util::future::join_all;
+use stampede_guard::{
+    lock::{
+        IntoEndpoint, LeaseStatus, Recipe,
+        recipe::{Acquisition, Attempt, Busy, HeldState, LockClient, LockFuture},
+    },
+    store::{BoxFuture, StoreError, Timestamp},
+};
 use std::{iter::once, sync::Arc, time::Duration};
 use tokio::time::timeout;
 
@@ -37,7 +33,7 @@ pub struct Redlock {
 }
 
 impl Redlock {
-    /// Creates the recipe over the server of the [`Lock`](crate::Lock) and `others`. Their total number should be odd,
+    /// Creates the recipe over the server of the [`Lock`](stampede_guard::Lock) and `others`. Their total number should be odd,
     /// and no server may be a replica of another.
     #[must_use]
     pub fn with<S: IntoEndpoint>(others: impl IntoIterator<Item = S>) -> Self {
@@ -48,7 +44,7 @@ impl Redlock {
     /// Sets the maximum time that each server may take to reply. Default: 50 ms.
     ///
     /// Keep it much shorter than the ttl, so that a server that is down does not use up the ttl. Keep it below half of
-    /// the [`store_timeout`](crate::Lock::store_timeout), because a failed attempt needs it twice: to acquire, and to
+    /// the [`store_timeout`](stampede_guard::Lock::store_timeout), because a failed attempt needs it twice: to acquire, and to
     /// release.
     #[must_use]
     pub fn server_timeout(self, most: Duration) -> Self {
@@ -71,10 +67,6 @@ impl Recipe for Redlock {
         "redlock"
     }
 
-    fn guarantees(&self) -> Guarantees {
-        Guarantees { fenceable: false, ..Guarantees::ALL }
-    }
-
     fn delay(&self, random_unit: f64) -> Duration {
         Duration::from_millis(200).mul_f64(random_unit)
     }
@@ -94,10 +86,11 @@ impl Recipe for Redlock {
             Ok(Attempt::Busy(Busy::default()))
         })
     }
+}
 
-    /// Returns `Lost` if no client can hold a majority of the servers.
-    fn check_held(&self, acquisition: Arc<Acquisition>) -> LockFuture<LeaseStatus> {
-        self.quorum(&acquisition).decide(|lock| check_exists(lock.acquisition.clone(), &lock.name))
+impl LabRecipe for Redlock {
+    fn guarantees(&self) -> Guarantees {
+        all_except(|guarantees| guarantees.fenceable = false)
     }
 }
 

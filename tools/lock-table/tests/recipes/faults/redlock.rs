@@ -3,9 +3,10 @@
 use super::{ask, holds, key, lock, relay};
 use crate::support::{MS, RedisServer, Relay, SECOND, eventually, relay::Mode};
 use futures_util::future::join_all;
+use lock_table::Redlock;
 use stampede_guard::{
     Lock,
-    lock::{LeaseStatus, LockErrorKind, Redlock},
+    lock::{LeaseStatus, LockErrorKind},
 };
 use std::time::Duration;
 
