@@ -43,7 +43,7 @@ async fn expired_value_is_served_while_one_caller_refreshes_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn expired_value_is_served_if_its_refresh_fails_and_ends_with_its_windows() {
+async fn expired_value_is_served_on_errors_until_its_windows_end() {
     let guard = FakeRedis::new().node().guard();
     let policy = Policy::fresh_for(600 * SECOND).jitter(0.0).stale_if_error(60 * SECOND);
     let cache = users(&guard).policy(policy);

@@ -90,7 +90,7 @@ async fn pair(args: &[&str]) -> (RedisServer, RedisServer, Name, [StampedeGuard;
     let name = Name::of(&master).await;
     let guards = [(); 2].map(|()| name.guard());
     calls_of_a_herd(&guards, "kept").await;
-    eventually("the replica has the entry", async || command::<i64>(&replica, "EXISTS {sg:rkept}:v3.3").await == 1)
+    eventually("the replica has the entry", async || command::<i64>(&replica, "EXISTS {sg:rkept}:v3.2").await == 1)
         .await;
     (master, replica, name, guards)
 }

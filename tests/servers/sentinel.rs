@@ -213,8 +213,8 @@ async fn connections_leave_a_master_that_sentinels_cannot_reach() {
     let master = watched.next_master(&watched.servers[0]).await;
     subscribed_at(master, guards.len()).await;
     is_shared_by_message(&guards, "after").await;
-    assert_eq!(command::<i64>(&watched.servers[0], "EXISTS {sg:rafter}:v3.3").await, 0);
-    assert_eq!(command::<i64>(master, "EXISTS {sg:rafter}:v3.3").await, 1);
+    assert_eq!(command::<i64>(&watched.servers[0], "EXISTS {sg:rafter}:v3.2").await, 0);
+    assert_eq!(command::<i64>(master, "EXISTS {sg:rafter}:v3.2").await, 1);
 }
 
 /// The old master answers this guard as before, and no lookup of it has started the subscriber. Seen to take ten seconds
@@ -226,10 +226,10 @@ async fn guard_that_only_invalidates_leaves_an_isolated_master() {
     writer.invalidate("k").await.expect("acknowledged");
     isolate(watched.master().await).await;
     let master = watched.next_master(&watched.servers[0]).await;
-    command::<()>(master, "SET {sg:rk}:v3.3 old").await;
+    command::<()>(master, "SET {sg:rk}:v3.2 old").await;
     eventually("the invalidation reaches the new master", async || {
         let _ = writer.invalidate("k").await;
-        command::<i64>(master, "EXISTS {sg:rk}:v3.3").await == 0
+        command::<i64>(master, "EXISTS {sg:rk}:v3.2").await == 0
     })
     .await;
 }
@@ -245,7 +245,7 @@ async fn connections_follow_a_failover_by_command() {
     let master = watched.next_master(&watched.servers[0]).await;
     subscribed_at(master, guards.len()).await;
     is_shared_by_message(&guards, "after").await;
-    assert_eq!(command::<i64>(master, "EXISTS {sg:rafter}:v3.3").await, 1);
+    assert_eq!(command::<i64>(master, "EXISTS {sg:rafter}:v3.2").await, 1);
 }
 
 /// The replicas have not got the invalidation, so the new master has the old value. The process that has requested the
@@ -259,13 +259,13 @@ async fn invalidation_that_a_failover_lost_is_sent_again() {
     writer.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer");
     writer.drain().await;
     for replica in &watched.servers[1..] {
-        eventually("the replica has it", async || command::<i64>(replica, "EXISTS {sg:rk}:v3.3").await == 1).await;
+        eventually("the replica has it", async || command::<i64>(replica, "EXISTS {sg:rk}:v3.2").await == 1).await;
     }
     turn_away(watched.master().await, "replica").await;
     writer.invalidate("k").await.expect("acknowledged by the master");
     watched.servers[0].kill();
     let master = watched.next_master(&watched.servers[0]).await;
-    assert_eq!(command::<i64>(master, "EXISTS {sg:rk}:v3.3").await, 1, "the failover lost the invalidation");
+    assert_eq!(command::<i64>(master, "EXISTS {sg:rk}:v3.2").await, 1, "the failover lost the invalidation");
     recovers(&writer).await;
     eventually("the invalidation is sent again", async || {
         reader.fetch("k", async || Ok::<_, Down>(2)).await.expect("an answer") == 2

@@ -200,7 +200,7 @@ async fn a_full_server_refuses_a_fill_and_frees_the_lease() {
         let write = stampede_guard::store::Write::new(key.clone(), entry);
         let refused = store.fill(&key, stampede_guard::store::FillCondition::Lease(held), vec![write]).await;
         let refused = refused.expect_err("the server is full");
-        assert!(refused.is_refused() && refused.to_string().contains("OOM"), "{refused}");
+        assert!(refused.is_refused() && format!("{refused:?}").contains("OOM"), "{refused:?}");
         assert_eq!(payload(&store, &before).await.as_deref(), Some("v"), "hits continue");
         assert_eq!(redis.keys("*").await.expect("names"), [names(&before).0], "the lease is released");
         redis::cmd("CONFIG").arg(&["SET", "maxmemory", "0"]).exec_async(&mut redis).await.expect("set");

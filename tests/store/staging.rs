@@ -178,7 +178,7 @@ async fn a_missing_staged_entry_refuses_the_whole_fill() {
         let write = |key: &CacheKey| Write::new(key.clone(), large(lease.token, Kind::Value));
         let writes = [&key, &variant].map(write).into_iter().take(number_of_writes).collect();
         let refused = tampered.fill(&key, FillCondition::Lease(lease), writes).await.expect_err("no entry to store");
-        assert!(refused.is_refused() && refused.to_string().contains("staging name"), "{refused}");
+        assert!(refused.is_refused() && format!("{refused:?}").contains("staging name"), "{refused:?}");
         assert_eq!(names(&server).await.len(), 1, "the old entry; the lease is released");
         assert_eq!(payload(&store, &key).await.as_deref(), Some("old"));
     }

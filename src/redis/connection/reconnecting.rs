@@ -505,7 +505,7 @@ mod tests {
     ///
     /// Seen to fail if a failed introduction counts as a failed attempt to connect.
     #[tokio::test(start_paused = true)]
-    async fn link_tries_a_connection_that_repairs_itself_without_a_growing_pause() {
+    async fn link_tries_a_self_repairing_connection_at_once() {
         #[derive(Clone)]
         struct Managed(Timestamp, Arc<Mutex<u32>>);
 

@@ -37,7 +37,7 @@ impl Load {
             patient.fetch(name(key), async move || Ok::<_, Down>(key)).await.expect("an answer");
         }
         patient.drain().await;
-        let entries: Vec<_> = (0..KEYS).map(|key| format!("{{sg:r{}}}:v3.3", name(key))).collect();
+        let entries: Vec<_> = (0..KEYS).map(|key| format!("{{sg:r{}}}:v3.2", name(key))).collect();
         let exist = format!("EXISTS {}", entries.join(" "));
         for server in servers {
             eventually("the server has all entries", async || command::<usize>(server, &exist).await == KEYS).await;
