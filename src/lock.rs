@@ -1,8 +1,7 @@
 //! Distributed locks over Redis: [`Lock`], and two lock recipes.
 //!
-//! Use [`SetPx`], the default, or [`FencedLock`] if you need a fencing token. `docs/locks.md`
-//! compares their use, cost and failures with Redlock and with seven recipes of posts and books, which
-//! `tools/lock-table` implements. For recipes of your own, the feature `unstable` opens the module `lock::recipe`.
+//! Use [`SetPx`], the default, or [`FencedLock`] if you need a fencing token. The
+//! [guide](crate::guide::locks) compares their use and failures with Redlock and with seven recipes of posts and books. For recipes of your own, the feature `unstable` opens the module `lock::recipe`.
 //!
 //! ```no_run
 //! # async fn example(job: impl Future<Output = ()>) -> Result<(), Box<dyn std::error::Error>> {
@@ -22,14 +21,6 @@
 //! # Ok(())
 //! # }
 //! ```
-//!
-//! The seed documents, the sources of the recipes, are numbered:
-//!
-//! - 000: a post on locking with node.js and Redis.
-//! - 001: the README of redislock.
-//! - 002: "Redis in Action", section 11.2.2.
-//! - 003: the page of `SETNX` in the Redis documentation.
-//! - 004: the post "Redis as a mutex service".
 
 mod acquire;
 mod attempt;

@@ -2,18 +2,11 @@
 #![allow(clippy::disallowed_methods, reason = "tests make their own randomness")]
 
 use serde_json::Value;
-use stampede_guard::http::Uncached;
 use stampede_guard_support::{
     RedisServer, example,
     program::{BOUND, complaint, printed},
 };
-use std::{
-    collections::BTreeSet,
-    fs,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{net::SocketAddr, time::Duration};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines},
     net::{TcpListener, TcpStream},
@@ -389,148 +382,4 @@ async fn the_proxy_explains_arguments_that_it_cannot_use() {
         let complaint = complaint(proxy, 2).await;
         assert!(complaint.contains("error:"), "{args:?}: {complaint}");
     }
-}
-
-/// A name in back-quotes is `binary::module`, `binary::module::test` or `lib::module::test`, and shows that a sentence
-/// of the document holds.
-#[test]
-fn every_test_that_the_documents_name_exists() {
-    for (document, least) in [("docs/guarantees.md", 40), ("docs/layers.md", 20), ("docs/rfc9111.md", 100)] {
-        let document = fs::read_to_string(root().join(document)).expect("the document is there");
-        let quoted = document.split('`').skip(1).step_by(2).filter(|quoted| !quoted.ends_with("::"));
-        let found = quoted.filter_map(named).map(Named::exists).count();
-        assert!(found > least, "{found}");
-    }
-}
-
-/// A row is `| clause | MUST .. | what | tests |`.
-#[test]
-fn every_requirement_of_the_rfc_has_a_test() {
-    let document = fs::read_to_string(root().join("docs/rfc9111.md")).expect("the document is there");
-    let required = rows(&document).filter(|row| row.len() == 6 && row[2].starts_with(['M', 'S']));
-    assert!(required.inspect(names_tests).count() > 50);
-}
-
-/// A row is `| layer | order | reason | tests |` or `| protocol | what | tests |`, below a title and a line.
-#[test]
-fn every_row_of_the_layers_has_a_test() {
-    let document = fs::read_to_string(root().join("docs/layers.md")).expect("the document is there");
-    let rows = rows(&document).filter(|row| row.len() > 1 && !matches!(row[row.len() - 2], "tests" | "---"));
-    assert!(rows.inspect(names_tests).count() > 20);
-}
-
-/// A row is `| detail | meaning | way out |`.
-#[test]
-fn every_detail_of_cache_status_is_documented() {
-    let document = fs::read_to_string(root().join("docs/operations.md")).expect("the document is there");
-    let (_, section) = document.split_once("## Responses that are not cached").expect("the section is there");
-    let section = section.split("\n## ").next().expect("a text");
-    let found: Vec<_> = rows(section).filter(|row| row.len() == 5).map(|row| row[1].replace('`', "")).collect();
-    let known: Vec<_> =
-        ["detail", "---"].into_iter().chain(Uncached::ALL.iter().map(|reason| reason.as_str())).collect();
-    assert_eq!(found, known);
-}
-
-/// A row is `| level | message | meaning | what to do |`. Seen to fail with an event that the document lacks.
-#[test]
-fn every_event_is_documented() {
-    let document = fs::read_to_string(root().join("docs/operations.md")).expect("the document is there");
-    let (_, section) = document.split_once("## Log lines").expect("the section is there");
-    let section = section.split("\n## ").next().expect("a text");
-    let documented: BTreeSet<_> = rows(section)
-        .filter(|row| row.len() == 6 && !matches!(row[1], "level" | "---"))
-        .map(|row| (row[1].replace('`', ""), row[2].to_owned()))
-        .collect();
-    let mut emitted = BTreeSet::new();
-    for file in sources(&root().join("src")) {
-        emitted.extend(events(&fs::read_to_string(file).expect("the file is there")));
-    }
-    assert!(emitted.len() > 20, "{emitted:?}");
-    assert_eq!(documented, emitted);
-}
-
-/// Returns level and message of each event in a source file: the rows of the table of events, and events beside it. The
-/// message of the latter is the last literal of the macro.
-fn events(source: &str) -> Vec<(String, String)> {
-    let rows = ["ERROR", "WARN", "INFO", "DEBUG"].map(|level| {
-        let found = source.match_indices(level).filter(|(at, _)| !source[..*at].ends_with('"')); // a command of Redis
-        found.map(move |(at, _)| (level, &source[at + level.len()..])).collect::<Vec<_>>()
-    });
-    // A level may have a condition.
-    let row = |(level, rest): (&str, &str)| {
-        let rest = rest.strip_prefix('[').map_or(Some(rest), |rest| rest.split_once(']').map(|(_, rest)| rest))?;
-        let (message, _) = rest.trim_start().strip_prefix('"')?.split_once('"')?;
-        Some((level.to_owned(), message.to_owned()))
-    };
-    let macros = ["error", "warn", "info", "debug", "trace"].map(|level| (format!("tracing::{level}!("), Some(level)));
-    let macros = macros.into_iter().chain([("event!(".to_owned(), None)]);
-    let found = macros.flat_map(|(name, level)| {
-        source.match_indices(&name).map(move |(at, name)| (&source[at + name.len()..], level)).collect::<Vec<_>>()
-    });
-    let event = |(rest, level): (&str, Option<&str>)| {
-        let text = rest.split_once(");")?.0;
-        let level = level
-            .map_or_else(|| text.split_once(',').map(|(level, _)| level.trim().to_lowercase()), |l| Some(l.into()));
-        let (_, message) = text.trim_end().trim_end_matches(',').strip_suffix('"')?.rsplit_once('"')?;
-        Some((level?.to_uppercase(), message.to_owned()))
-    };
-    rows.into_iter().flatten().filter_map(row).chain(found.filter_map(event)).collect()
-}
-
-/// Returns the Rust files below a directory.
-fn sources(directory: &Path) -> Vec<PathBuf> {
-    let paths = fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path());
-    let (directories, files): (Vec<_>, Vec<_>) = paths.partition(|path| path.is_dir());
-    let files = files.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
-    directories.iter().flat_map(|directory| sources(directory)).chain(files).collect()
-}
-
-fn rows(document: &str) -> impl Iterator<Item = Vec<&str>> {
-    document.lines().map(|line| line.split('|').map(str::trim).collect())
-}
-
-/// The last cell names tests.
-fn names_tests(row: &Vec<&str>) {
-    let mut shown = row[row.len() - 2].split('`').skip(1).step_by(2).peekable();
-    assert!(shown.peek().is_some() && shown.all(|quoted| named(quoted).is_some()), "nothing shows {row:?}");
-}
-
-/// A test or a whole module of tests, and the files that may contain it.
-struct Named<'a> {
-    quoted: &'a str,
-    files: Vec<PathBuf>,
-    test: Option<&'a str>,
-}
-
-fn named(quoted: &str) -> Option<Named<'_>> {
-    let (binary, rest) = quoted.split_once("::")?;
-    if binary == "lib" {
-        let (path, test) = rest.rsplit_once("::")?;
-        // A module `tests` is in its parent's file, or in its own file.
-        let modules = [path, path.strip_suffix("::tests").unwrap_or(path)];
-        let files = modules.map(|path| root().join("src").join(path.replace("::", "/")).with_extension("rs"));
-        return Some(Named { quoted, files: files.to_vec(), test: Some(test) });
-    }
-    // The model is a package of its own.
-    let directory = root().join(if binary == "model" { "tools/model/src".into() } else { format!("tests/{binary}") });
-    let file = |module: &str| directory.join(module.replace("::", "/")).with_extension("rs");
-    let (file, test) = match rest.rsplit_once("::") {
-        Some((module, test)) if !file(rest).exists() => (file(module), Some(test)),
-        _ => (file(rest), None),
-    };
-    directory.is_dir().then(|| Named { quoted, files: vec![file], test })
-}
-
-impl Named<'_> {
-    fn exists(self) {
-        let sources: Vec<_> = self.files.iter().filter_map(|file| fs::read_to_string(file).ok()).collect();
-        assert!(!sources.is_empty(), "`{}`: none of {:?}", self.quoted, self.files);
-        let test = self.test.map(|test| format!("fn {test}("));
-        let found = test.is_none_or(|test| sources.iter().any(|source| source.contains(&test)));
-        assert!(found, "`{}` is not in {:?}", self.quoted, self.files);
-    }
-}
-
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }

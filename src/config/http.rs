@@ -202,7 +202,7 @@ impl HttpOptions {
     /// A field that is not trusted must agree with the request: an `X-Forwarded-Host` that differs from its `Host`, an
     /// `X-Original-URL` that differs from its path, an `X-HTTP-Method-Override` that differs from its method. Otherwise
     /// all these fields select the response, which is stored for at most one second, because applications build links
-    /// and redirects from them, and clients can send them too. docs/operations.md lists the fields.
+    /// and redirects from them, and clients can send them too. The [guide](crate::guide::proxies) lists the fields.
     #[must_use]
     pub fn trust_forwarded(mut self, fields: impl IntoIterator<Item = HeaderName>) -> Self {
         for field in fields {

@@ -86,7 +86,7 @@ impl<S> Layer<S> for StampedeGuard {
 /// # }
 /// ```
 ///
-/// `docs/layers.md` lists which layers belong outside of the guard, and which inside.
+/// The [guide](crate::guide::layers) lists which layers belong outside of the guard, and which inside.
 #[derive(Clone, Debug)]
 pub struct HttpCache<S> {
     pub(super) inner: S,

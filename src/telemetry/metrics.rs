@@ -264,7 +264,7 @@ mod tests {
     /// Seen to fail when a row was missing in the document, and when it had one more.
     #[test]
     fn operations_document_has_the_table_of_metrics() {
-        let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md"));
+        let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/guide/observing.md"));
         let document = document.expect("the document is in the repository");
         let written: Vec<_> = document.lines().filter(|line| line.starts_with("| `stampede_guard_")).collect();
         let row = |(name, kind, labels, help): &(_, _, &[_], _)| {
@@ -273,6 +273,6 @@ mod tests {
             format!("| `{name}` | {kind} | {labels} | {help} |")
         };
         let rows: Vec<_> = METRICS.iter().map(row).collect();
-        assert_eq!(written, rows, "docs/operations.md should have:\n{}", rows.join("\n"));
+        assert_eq!(written, rows, "src/guide/observing.md should have:\n{}", rows.join("\n"));
     }
 }

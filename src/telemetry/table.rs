@@ -1,5 +1,5 @@
-//! The table of all counters, events and metrics. docs/operations.md has the same log lines and metrics, which tests
-//! compare.
+//! The table of all counters, events and metrics. The guide has the same log lines (log_lines.md) and metrics
+//! (observing.md), which tests compare.
 
 /// Hands the table to a macro that defines something by it.
 ///

@@ -1,4 +1,4 @@
-//! The guard among layers and protocols of other crates: the rows of docs/layers.md, HTTP/2, gRPC, WebSocket and pools; codecs.
+//! The guard among layers and protocols of other crates: the rows of src/guide/layers.md, HTTP/2, gRPC, WebSocket and pools; codecs.
 #![allow(clippy::disallowed_methods, reason = "tests read the clock")]
 
 mod access;

@@ -21,10 +21,10 @@ use site::Subject;
 use stampede_guard::lock::{FencedLock, SetPx};
 use stampede_guard_support as support;
 
-/// The marks of its table in docs/locks.md.
+/// The marks of its table in src/guide/locks.md.
 const TABLE: &str = "guarantees";
 
-// Per recipe: its label in docs/locks.md, its number of servers, its guarantees, and how a lock is built with it.
+// Per recipe: its label in src/guide/locks.md, its number of servers, its guarantees, and how a lock is built with it.
 lock_suite! {
     set_px: "SetPx", 1, Guarantees::ALL, |lock, _| lock.recipe(SetPx);
     fenced_lock: "FencedLock", 1, Guarantees::ALL, |lock, _| lock.recipe(FencedLock);

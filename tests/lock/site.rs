@@ -24,7 +24,7 @@ use std::{
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject {
     pub(crate) name: &'static str,
-    /// Label of its row in the table of docs/locks.md.
+    /// Label of its row in the table of src/guide/locks.md.
     pub(crate) label: &'static str,
     pub(crate) servers: usize,
     pub(crate) guarantees: fn() -> Guarantees,

@@ -21,7 +21,7 @@ use tokio::task::{JoinSet, yield_now};
 #[macro_export]
 macro_rules! lock_suite {
     ($($name:ident: $label:literal, $servers:literal, $guarantees:expr, $make:expr;)*) => {
-        /// In the order of the table in docs/locks.md.
+        /// In the order of the table in src/guide/locks.md.
         pub(crate) const RECIPES: &[Subject] = &[$(Subject {
             name: stringify!($name),
             label: $label,

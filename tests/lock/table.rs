@@ -1,4 +1,4 @@
-//! The table in docs/locks.md must equal the guarantees of the recipes.
+//! The table in src/guide/locks.md must equal the guarantees of the recipes.
 
 use crate::{Guarantees, RECIPES, TABLE};
 use std::{env, fs, path::Path};
@@ -6,18 +6,18 @@ use std::{env, fs, path::Path};
 /// With `UPDATE_DOCS=1` in the environment, writes the table instead of failing.
 #[test]
 fn docs_table_matches_guarantees_of_recipes() {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(|folder| folder.join("docs/locks.md"));
-    let path = here.into_iter().find(|path| path.is_file()).expect("docs/locks.md is in this repository");
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(|folder| folder.join("src/guide/locks.md"));
+    let path = here.into_iter().find(|path| path.is_file()).expect("src/guide/locks.md is in this repository");
     let (begin, end) = (format!("<!-- {TABLE} -->"), format!("<!-- /{TABLE} -->"));
-    let text = fs::read_to_string(&path).expect("docs/locks.md can be read");
-    let (before, rest) = text.split_once(&begin).expect("docs/locks.md marks the start of the table");
-    let (is, after) = rest.split_once(&end).expect("docs/locks.md marks the end of the table");
+    let text = fs::read_to_string(&path).expect("src/guide/locks.md can be read");
+    let (before, rest) = text.split_once(&begin).expect("src/guide/locks.md marks the start of the table");
+    let (is, after) = rest.split_once(&end).expect("src/guide/locks.md marks the end of the table");
     let should = table();
     if is == should {
         return;
     }
-    assert_eq!(env::var("UPDATE_DOCS").as_deref(), Ok("1"), "docs/locks.md should have this table:\n{should}");
-    fs::write(&path, [before, &begin, &should, &end, after].concat()).expect("docs/locks.md can be written");
+    assert_eq!(env::var("UPDATE_DOCS").as_deref(), Ok("1"), "src/guide/locks.md should have this table:\n{should}");
+    fs::write(&path, [before, &begin, &should, &end, after].concat()).expect("src/guide/locks.md can be written");
 }
 
 fn table() -> String {

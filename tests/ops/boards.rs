@@ -173,11 +173,11 @@ fn alerts(rules: &str) -> BTreeSet<(&str, &str)> {
     alerts
 }
 
-/// Returns a section of docs/operations.md.
+/// Returns a section of src/guide/observing.md.
 fn section(title: &str) -> String {
-    let operations = fs::read_to_string(repository("docs/operations.md")).expect("the document is there");
-    let (_, section) = operations.split_once(&format!("\n## {title}\n")).expect("the section is there");
-    section.split("\n## ").next().expect("a text").to_owned()
+    let operations = fs::read_to_string(repository("src/guide/observing.md")).expect("the document is there");
+    let (_, section) = operations.split_once(&format!("\n# {title}\n")).expect("the section is there");
+    section.split("\n# ").next().expect("a text").to_owned()
 }
 
 fn read(file: &str) -> String {

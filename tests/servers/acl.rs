@@ -1,4 +1,4 @@
-//! A Redis user with the rights that docs/operations.md lists, and users that lack one of them.
+//! A Redis user with the rights that src/guide/rights.md lists, and users that lack one of them.
 
 pub(crate) use crate::rights::{app, documented, documented_for, refused};
 
@@ -160,7 +160,7 @@ async fn missing_right_fails_no_caller() {
 
 #[test]
 fn docs_have_a_row_for_each_right() {
-    let docs = include_str!("../../docs/operations.md");
+    let docs = include_str!("../../src/guide/rights.md");
     let (_, table) = docs.split_once("| missing right | effect |\n").expect("a table");
     let rows = table.lines().skip(1).map_while(|line| line.strip_prefix("| "));
     let cells = rows.filter_map(|row| row.split_once(" | ")).map(|(rights, _)| rights.replace("\\|", "|"));

@@ -1,4 +1,4 @@
-//! A server with too little memory. The cost is printed, and recorded in docs/operations.md.
+//! A server with too little memory. The cost is printed, and recorded in src/guide/memory.md.
 
 use crate::{
     Down, MS, SECOND,

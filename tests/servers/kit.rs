@@ -171,7 +171,7 @@ fn event_that_another_thread_reached_first_is_recorded() {
     assert_eq!(events.about("reached"), 1);
 }
 
-/// Runs statements that docs/operations.md shows to copy: without differences except for white space.
+/// Runs statements that a page of the guide shows to copy: without differences except for white space.
 macro_rules! documented {
     ($($code:tt)*) => {
         $crate::kit::is_documented(stringify!($($code)*));
@@ -182,6 +182,7 @@ pub(crate) use documented;
 
 pub(crate) fn is_documented(code: &str) {
     let without_space = |text: &str| text.split_whitespace().collect::<String>();
-    let document = without_space(include_str!("../../docs/operations.md"));
-    assert!(document.contains(&without_space(code)), "docs/operations.md does not have: {code}");
+    let pages = [include_str!("../../src/guide/redis.md"), include_str!("../../src/guide/sentinel.md")];
+    let code = without_space(code);
+    assert!(pages.iter().any(|page| without_space(page).contains(&code)), "the guide does not have: {code}");
 }

@@ -139,7 +139,7 @@ async fn lock_waiters_poll_over_connection_without_subscriber() {
     everything(Lock::new(manager.into_endpoint().subscribe_via(server.client())).recipe(SetPx), 3, redis).await;
 }
 
-/// No recipe can prevent this, as `docs/locks.md` says: the lock was not yet replicated when the master died.
+/// No recipe can prevent this, as `src/guide/locks.md` says: the lock was not yet replicated when the master died.
 #[tokio::test]
 async fn failover_before_replication_creates_second_holder() {
     let recipes: [Arc<dyn Fn(Lock) -> Lock>; 2] = [with(SetPx), with(FencedLock)];

@@ -221,7 +221,7 @@ async fn missing_right_is_logged_once() {
         let rules = rules.join(" ");
         command::<()>(&server, &format!("ACL SETUSER app{n} reset {rules}")).await;
         let url = format!("redis://app{n}:secret@127.0.0.1:{}", server.port());
-        let words = ["ERROR ", REFUSED, named, "`ACL SETUSER`", "docs/operations.md"];
+        let words = ["ERROR ", REFUSED, named, "`ACL SETUSER`", "stampede_guard::guide::rights"];
         logs_one_line(&url, Kind::Client, &words).await;
     });
     stream::iter(programs).buffer_unordered(3).collect::<()>().await;

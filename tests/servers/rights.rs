@@ -1,4 +1,4 @@
-//! Users of Redis with the rights that docs/operations.md lists. The tests of `tools/lock-table` include this file.
+//! Users of Redis with the rights that src/guide/rights.md lists. The tests of `tools/lock-table` include this file.
 
 use crate::{calls::command, support::RedisServer};
 
@@ -8,7 +8,7 @@ pub(crate) fn documented() -> Vec<&'static str> {
 }
 
 pub(crate) fn documented_for(user: &str) -> Vec<&'static str> {
-    let (docs, rule) = (include_str!("../../docs/operations.md"), format!("ACL SETUSER {user} "));
+    let (docs, rule) = (include_str!("../../src/guide/rights.md"), format!("ACL SETUSER {user} "));
     let line = docs.lines().find_map(|line| line.trim().strip_prefix(rule.as_str())).expect("a rule in the docs");
     line.split(' ').collect()
 }

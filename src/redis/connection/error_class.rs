@@ -117,7 +117,7 @@ impl Misconfiguration {
             Self::Credentials => format!("{CREDENTIALS_HINT} in {named}{CREDENTIALS_CAUSES}"),
             Self::Rights => {
                 let right = missing_right(&error.to_string());
-                format!("grant the user {right} with `ACL SETUSER`; docs/operations.md lists all rights")
+                format!("grant the user {right} with `ACL SETUSER`; `stampede_guard::guide::rights` lists all")
             }
             Self::Client => CLIENT_HINT.to_owned(),
             Self::Protocol => PROTOCOL_HINT.to_owned(),

@@ -1,4 +1,4 @@
-//! The connection lines of docs/operations.md, section "Cluster".
+//! The connection lines of src/guide/cluster.md.
 
 use crate::{SECOND, kit::calls_of_a_herd, support::RedisServer};
 use stampede_guard::{Lock, NearCacheConfig, RedisEndpoint, StampedeGuard, redis};
@@ -22,11 +22,11 @@ async fn documented_lines_connect_to_a_cluster() -> redis::RedisResult<()> {
     assert!(guards.iter().all(|guard| guard.health().subscriber_up == Some(true)));
     lock.store_timeout(30 * SECOND).acquire("a").await.expect("free").release().await.expect("held");
 
-    let document = fs::read_to_string("docs/operations.md").expect("a document");
+    let document = fs::read_to_string("src/guide/cluster.md").expect("a document");
     let lines: Vec<_> = SOURCE.lines().filter_map(|line| line.trim().strip_suffix(" // copied")).collect();
     assert_eq!(lines.len(), 3);
     for line in lines {
-        assert!(document.lines().any(|documented| documented.trim() == line), "not in docs/operations.md: {line}");
+        assert!(document.lines().any(|documented| documented.trim() == line), "not in src/guide/cluster.md: {line}");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The lines of docs/operations.md, section "Sentinel".
+//! The lines of src/guide/sentinel.md.
 
 use super::{is_shared_by_message, watched::Watched};
 use crate::{

@@ -2,7 +2,7 @@
 //! cache under any lock: [`LockedStore`].
 //!
 //! Not for new work: take [`Lock`](stampede_guard::Lock) with its default recipe, [`SetPx`]. They are here because they
-//! are in use, so that their behaviour can be seen, tested and measured. `docs/locks.md` compares use and failures.
+//! are in use, so that their behaviour can be seen, tested and measured. `src/guide/locks.md` compares use and failures.
 //!
 //! The seed documents, the sources of the recipes, are numbered:
 //!

@@ -2,7 +2,7 @@
 
 /// The guarantees of a recipe on one Redis primary without a failover.
 ///
-/// The table of all recipes in `docs/locks.md` is generated from these values, and tests compare each value with a real
+/// The table of all recipes in `src/guide/locks.md` is generated from these values, and tests compare each value with a real
 /// server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guarantees {

@@ -29,10 +29,10 @@ use site::Subject;
 use stampede_guard_support as support;
 use support::SECOND;
 
-/// The marks of its table in docs/locks.md.
+/// The marks of its table in src/guide/locks.md.
 const TABLE: &str = "guarantees of the others";
 
-// Per recipe: its label in docs/locks.md, its number of servers, its guarantees, and how a lock is built with it.
+// Per recipe: its label in src/guide/locks.md, its number of servers, its guarantees, and how a lock is built with it.
 lock_suite! {
     set_membership: "SetMembership", 1, SetMembership::default().guarantees(), |lock, _| lock.recipe(SetMembership::default());
     set_membership_with_expiry: "SetMembership::with_expiry()", 1, SetMembership::with_expiry().guarantees(),
