@@ -2,25 +2,35 @@
 //!
 //! | page | answers |
 //! |---|---|
-//! | [times] | which timeout to set; how to stop a process |
-//! | [deploys] | what a rolling deploy shares; a stored type that changes; an upgrade |
+//! | [start] | a guarded page, a guarded value and a test in five minutes |
+//! | [front_ends] | the layer, `keyed`, `fetch` or a view? |
+//! | [policies] | how long is a value used? Five kinds of data, with reasons |
+//! | [values] | what can be a key, what a value; codecs |
+//! | [deploys] | what happens when a stored type changes, or the crate? |
+//! | [testing] | how do I test my application, a leader that crashes, a Redis that is down? |
+//! | [locks] | which lock for work that is not cached? |
+//! | [migration] | from a `SET NX` loop, `cached`, moka with Redis, tower-http-cache |
 //! | **HTTP** | |
-//! | [layers] | which layers belong outside of the guard, and which inside |
-//! | [uncached] | why a page is not cached |
+//! | [http] | what is shared, with which clients, for how long? |
+//! | [layers] | which layers belong outside of the guard, and which inside? |
+//! | [uncached] | why is my page not cached? |
 //! | [proxies] | nginx, a CDN or a mesh in front |
+//! | [rfcs] | which parts of which RFC, and deviations |
 //! | **Redis** | |
-//! | [redis] | how to connect: one server, TLS, managed services, pools |
-//! | [cluster], [sentinel] | how to connect to several servers |
+//! | [redis] | how do I connect? One server, TLS, managed services, pools |
+//! | [cluster], [sentinel] | how do I connect to several servers? |
 //! | [servers] | tested servers, and how they differ |
-//! | [rights] | the ACL of the user |
-//! | [memory] | what entries take; eviction; the near cache |
-//! | [outages] | what happens while Redis is down, full, or fails over |
+//! | [rights] | what does the user need? |
+//! | [memory] | what do entries take; which eviction; the near cache |
+//! | [outages] | what happens while Redis is down, full, or fails over? |
 //! | **Production** | |
-//! | [observing] | metrics, busy keys, the dashboard, alerts |
+//! | [checklist] | what to do before production |
+//! | [times] | which timeout do I set; how do I stop a process? |
+//! | [observing] | metrics, busy keys, the board, alerts |
 //! | [log_lines], [spans] | what is logged and traced, and what to do |
-//! | [locks] | locks for other work |
+//! | [troubleshooting] | from a symptom to its cause and the setting |
+//! | [guarantees] | what is promised, and what is not |
 //! | [performance] | figures |
-
 #![cfg(doc)]
 
 /// Defines the module of each page. The definitions of links come first, so that they replace those of the page, which
@@ -34,6 +44,7 @@ macro_rules! pages {
 }
 
 pages! {
-    [cluster] [deploys] [layers] [locks] [log_lines] [memory] [observing] [outages] [performance] [proxies] [redis]
-    [rights] [sentinel] [servers] [spans] [times] [uncached]
+    [checklist] [cluster] [deploys] [front_ends] [guarantees] [http] [layers] [locks] [log_lines] [memory] [migration]
+    [observing] [outages] [performance] [policies] [proxies] [redis] [rfcs] [rights] [sentinel] [servers] [spans] [start]
+    [testing] [times] [troubleshooting] [uncached] [values]
 }

@@ -1,26 +1,21 @@
 //! Cache-stampede protection as tower middleware. When a cache entry expires and a thousand requests need it at once,
 //! **one request in the whole fleet** computes the answer. All other requests wait for it.
 //!
-//! A [`StampedeGuard`] looks into a cache shared through Redis. On a miss it takes a *lease* for that one resource. The
-//! request that gets the lease is the *leader*: it fetches the answer from the origin. All others are *waiters*: a
-//! message wakes them when the answer is stored. Leases expire by themselves, and late writes are refused. While Redis
-//! is unavailable, each process asks the origin directly, with one fetch per key at a time.
+//! A layer for axum, or for any HTTP service ([http](guide::http)):
 //!
 //! ```
 //! # #[cfg(all(feature = "axum", feature = "redis"))] {
 //! use axum::{Router, routing::get};
-//! use stampede_guard::{StampedeGuard, redis};
+//! use stampede_guard::StampedeGuard;
 //!
 //! # async fn report() -> &'static str { "expensive" }
-//! let redis = redis::Client::open("redis://127.0.0.1/")?;
-//! let app: Router = Router::new()
-//!     .route("/report/{id}", get(report))
-//!     .layer(StampedeGuard::new(redis));
+//! let guard = StampedeGuard::connect("redis://127.0.0.1/")?; // or `in_memory()`, for one process
+//! let app: Router = Router::new().route("/report/{id}", get(report)).layer(guard);
 //! # }
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Around any async function, with [`fetch`](StampedeGuard::fetch) and its variants:
+//! Any async function ([`fetch`](StampedeGuard::fetch)), and a typed view of one kind of value ([`Cache`]):
 //!
 //! ```
 //! # #[cfg(feature = "bincode")]
@@ -28,23 +23,45 @@
 //! # async fn main() -> Result<(), stampede_guard::Error> {
 //! # #[derive(Clone)] struct Db;
 //! # impl Db { async fn load_user(&self, id: u64) -> Result<String, std::io::Error> { Ok(format!("user {id}")) } }
-//! # let (guard, db) = (stampede_guard::StampedeGuard::in_memory(), Db);
+//! # let (guard, db, other) = (stampede_guard::StampedeGuard::in_memory(), Db, Db);
+//! use stampede_guard::{Cache, Policy};
+//! use std::time::Duration;
+//!
 //! let user: String = guard.fetch("user:42", async move || db.load_user(42).await).await?;
+//!
+//! let users: Cache<String> = guard.cache("user").policy(Policy::fresh_for(Duration::from_secs(60)));
+//! # let db = other;
+//! let user = users.fetch(42, async move || db.load_user(42).await).await?;
+//! users.invalidate(42).await?; // after a write
 //! # Ok(())
 //! # }
 //! # #[cfg(not(feature = "bincode"))] fn main() {}
 //! ```
 //!
-//! Around any tower service, with [`keyed`](StampedeGuard::keyed).
+//! Any tower service, with [`keyed`](StampedeGuard::keyed):
 //!
-//! [`Lock`] is the lock alone, for work whose result is not cached.
+//! ```
+//! # #[cfg(feature = "bincode")] {
+//! # use stampede_guard::{Key, StampedeGuard};
+//! # let guard = StampedeGuard::in_memory();
+//! # struct GetUser { id: u64 }
+//! let layer = guard.keyed(|request: &GetUser| Some(Key::new(("user", request.id))));
+//! # }
+//! ```
 //!
-//! # What it guarantees
+//! The guard looks into a cache that is shared through Redis. On a miss it requests a *lease* for that one key. The
+//! process with the lease *leads*: it runs the fetch and stores the result. Waiters in other processes are notified by a
+//! message. Leases expire, late writes are refused, and while Redis is down each process asks the origin once per key and
+//! second. The lease is an efficiency lock whose writes are fenced: a duplicate fetch costs work, and a late result never
+//! overwrites a newer one. [What it guarantees](guide::guarantees).
 //!
-//! The lease is an *efficiency* lock whose *writes are fenced*. There is one fetch per key while the lease lives and no
-//! invalidation, eviction or failover happens in between. A duplicate fetch costs work, not correctness. Two things
-//! always hold. A stale or late result never overwrites a newer one. And no fetch that began before an
-//! [`invalidate`](StampedeGuard::invalidate) is stored after it, unless a failover loses the invalidation.
+//! # Guide
+//!
+//! [Start](guide::start) · [which front end](guide::front_ends) · [policies](guide::policies) · [keys and
+//! values](guide::values) · [deploys](guide::deploys) · [the HTTP layer](guide::http) · [why is my page not
+//! cached?](guide::uncached) · [Redis](guide::redis) · [observing](guide::observing) · [testing](guide::testing) ·
+//! [locks](guide::locks) · [troubleshooting](guide::troubleshooting) · [checklist](guide::checklist) ·
+//! [migration](guide::migration). [All pages](guide).
 //!
 //! # Features
 //!
@@ -120,6 +137,11 @@ mod typed;
 #[cfg(feature = "http")]
 mod uncached;
 mod versions;
+
+/// The snippets of the README are doctests.
+#[cfg(all(doctest, feature = "axum", feature = "bincode", feature = "redis"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 #[cfg(feature = "redis")]
 pub use self::redis::{

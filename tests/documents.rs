@@ -24,15 +24,16 @@ fn every_test_that_the_documents_name_exists() {
 fn every_requirement_of_the_rfc_has_a_test() {
     let document = read("docs/rfc9111.md");
     let required = rows(&document).filter(|row| row.len() == 6 && row[2].starts_with(['M', 'S']));
-    assert!(required.inspect(names_tests).count() > 50);
+    assert!(required.inspect(|row| names_tests(row[row.len() - 2])).count() > 50);
 }
 
-/// A row is `| layer | order | reason | tests |` or `| protocol | what | tests |`, below a title and a line.
+/// The last cell of a row names its tests in a comment, which readers do not see.
 #[test]
 fn every_row_of_the_layers_has_a_test() {
     let document = read("src/guide/layers.md");
-    let rows = rows(&document).filter(|row| row.len() > 1 && !matches!(row[row.len() - 2], "tests" | "---"));
-    assert!(rows.inspect(names_tests).count() > 20);
+    let rows = document.lines().filter(|line| line.starts_with("| ") && !line.ends_with(" reason |"));
+    let rows = rows.filter(|line| !line.starts_with("| protocol |"));
+    assert!(rows.inspect(|row| names_tests(row.split_once("<!--").map_or("", |(_, tests)| tests))).count() > 20);
 }
 
 /// A row is `| detail | meaning | way out |`.
@@ -90,6 +91,34 @@ fn architecture_sequences_need_no_type_names() {
 fn architecture_glossary_has_at_most_15_words() {
     let rows = section("Glossary").lines().filter(|line| line.starts_with("| ")).count();
     assert!((2..=1 + 15).contains(&rows), "{rows}"); // the first row is the head of the table
+}
+
+/// A front page is read in a minute. A promise is a line of "What you get", without its link targets.
+#[test]
+fn readme_has_at_most_140_lines_and_short_promises() {
+    let readme = read("README.md");
+    assert!(readme.lines().count() <= 140, "{} lines", readme.lines().count());
+    let (_, rest) = readme.split_once("\n## What you get\n").expect("the section is there");
+    let promises = rest.split("\n## ").next().expect("a text").split("\n- ").skip(1);
+    let words: Vec<_> = promises.map(|promise| promise.split_whitespace().count()).collect();
+    assert!(words.len() <= 8 && words.iter().all(|count| *count <= 15), "{words:?}");
+    assert!(words.iter().sum::<usize>() <= 150, "{words:?}");
+}
+
+/// Also the links between documents of the repository. Pages of the guide lead on docs.rs to items, not to files.
+#[test]
+fn relative_links_of_documents_lead_to_files() {
+    let mut found = 0;
+    for document in ["README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/guarantees.md", "docs/rfc9111.md"] {
+        let text = read(document);
+        let targets = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+        for target in targets.filter(|target| !target.is_empty() && !target.contains(':')) {
+            let path = root().join(document).parent().expect("a directory").join(target);
+            assert!(path.exists(), "{document} links to {target}");
+            found += 1;
+        }
+    }
+    assert!(found > 40, "{found}");
 }
 
 /// Each page is listed, defines the pages that it links to, and docs.rs has all of them. On docs.rs the definitions of
@@ -161,10 +190,9 @@ fn rows(document: &str) -> impl Iterator<Item = Vec<&str>> {
     document.lines().map(|line| line.split('|').map(str::trim).collect())
 }
 
-/// The last cell names tests.
-fn names_tests(row: &Vec<&str>) {
-    let mut shown = row[row.len() - 2].split('`').skip(1).step_by(2).peekable();
-    assert!(shown.peek().is_some() && shown.all(|quoted| named(quoted).is_some()), "nothing shows {row:?}");
+fn names_tests(cell: &str) {
+    let mut shown = cell.split('`').skip(1).step_by(2).peekable();
+    assert!(shown.peek().is_some() && shown.all(|quoted| named(quoted).is_some()), "no test: {cell:?}");
 }
 
 /// A test or a whole module of tests, and the files that may contain it.

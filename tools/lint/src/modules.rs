@@ -4,7 +4,7 @@ use crate::{Files, Findings};
 use std::collections::BTreeMap;
 
 /// Maximum number of code lines of the library. To be lowered with the library.
-const LINES: usize = 18153;
+const LINES: usize = 18166;
 
 /// Maximum number of code lines of each module. To be lowered with the module.
 const MODULE_LINES: [(&str, usize); 30] = [
@@ -18,13 +18,13 @@ const MODULE_LINES: [(&str, usize); 30] = [
     ("file_values", 24),
     ("fingerprint", 420),
     ("guard", 231),
-    ("guide", 3),
+    ("guide", 13),
     ("health", 52),
     ("hot_keys", 140),
     ("http", 2862),
     ("key", 499),
     ("layout", 21),
-    ("lib", 90),
+    ("lib", 93),
     ("lock", 978),
     ("near_cache", 120),
     ("outage_cache", 118),
