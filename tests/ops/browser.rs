@@ -1,13 +1,15 @@
 //! A real browser.
 
-use fantoccini::{Client, ClientBuilder, Locator, wd::Capabilities};
+use crate::client::status;
+use fantoccini::{Client, ClientBuilder, Locator, key::Key, wd::Capabilities};
 use hyper_util::client::legacy::connect::HttpConnector;
 use serde_json::{Value, json};
 use stampede_guard_support::{eventually, program::program, signal};
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::{
-    io::{AsyncBufReadExt, BufReader},
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
     process::Child,
     time::{Instant, sleep},
 };
@@ -18,6 +20,8 @@ pub(crate) const PROGRAMS: [&str; 2] = ["chromium", "chromedriver"];
 /// A headless Chromium with a profile of its own.
 pub(crate) struct Browser {
     client: Client,
+    /// Of chromedriver.
+    address: String,
     /// Of the browser, unless it is closed.
     pid: Option<u32>,
     _driver: Child,
@@ -25,37 +29,60 @@ pub(crate) struct Browser {
 }
 
 impl Browser {
-    /// Starts a browser and opens a page in a window of 1280 by 800 pixels.
+    /// Starts a browser and opens a page on a desk, in light colours.
     pub(crate) async fn open(url: &str) -> Self {
         let files = tempfile::tempdir().expect("a temporary directory");
         let mut driver = program("chromedriver");
         let mut driver = driver.arg("--port=0").env("TMPDIR", files.path()).spawn().expect("chromedriver starts");
         let mut log = BufReader::new(driver.stdout.take().expect("a pipe")).lines();
-        let port = loop {
+        let address = loop {
             let line = log.next_line().await.expect("the log is UTF-8").expect("the log names the port");
             if let Some(port) = line.strip_prefix("ChromeDriver was started successfully on port ") {
-                break port.trim_end_matches('.').to_owned();
+                break format!("127.0.0.1:{}", port.trim_end_matches('.'));
             }
         };
         tokio::spawn(async move { while let Ok(Some(_)) = log.next_line().await {} });
 
         let client = ClientBuilder::new(HttpConnector::new())
             .capabilities(capabilities(&files))
-            .connect(&format!("http://127.0.0.1:{port}"))
+            .connect(&format!("http://{address}"))
             .await
             .expect("the browser starts");
         let pid = client.capabilities().and_then(|all| all["goog:processID"].as_u64()).expect("the browser has an id");
-        let browser = Self { client, pid: Some(pid as u32), _driver: driver, _files: files };
+        let browser = Self { client, address, pid: Some(pid as u32), _driver: driver, _files: files };
+        browser.show_on(Screen::Desk, "light").await;
         browser.client.goto(url).await.expect("the page loads");
-        browser.resize().await;
         browser
     }
 
-    /// Gives the page 1280 by 800 pixels, whatever the frame of the window takes.
-    async fn resize(&self) {
-        let frame = self.run("return [outerWidth - innerWidth, outerHeight - innerHeight]").await;
-        let frame = |side: usize| frame[side].as_u64().expect("a number") as u32;
-        self.client.set_window_size(1280 + frame(0), 800 + frame(1)).await.expect("the window can be resized");
+    /// Shows the page on a screen, in the colours `light` or `dark`.
+    pub(crate) async fn show_on(&self, screen: Screen, colors: &str) {
+        let (width, height) = screen.size();
+        let is_telephone = screen == Screen::Telephone;
+        let metrics = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": is_telephone });
+        self.set("Emulation.setDeviceMetricsOverride", &metrics).await;
+        let colors = json!({ "features": [{ "name": "prefers-color-scheme", "value": colors }] });
+        self.set("Emulation.setEmulatedMedia", &colors).await;
+    }
+
+    /// Sends a command of the DevTools protocol, for which WebDriver has none.
+    async fn set(&self, command: &str, params: &Value) {
+        let session = self.client.session_id().await.expect("the browser answers").expect("there is a session");
+        let body = json!({ "cmd": command, "params": params }).to_string();
+        let (path, length) = (format!("/session/{session}/goog/cdp/execute"), body.len());
+        let head = format!("POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-length: {length}\r\n\r\n", self.address);
+        let mut stream = TcpStream::connect(&self.address).await.expect("chromedriver listens");
+        stream.write_all((head + &body).as_bytes()).await.expect("it reads");
+        // It leaves the connection open.
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).await.expect("it answers");
+        assert_eq!(status(&answer), 200, "{command}: {answer}");
+    }
+
+    /// Presses a key, as a user does without a mouse.
+    pub(crate) async fn press(&self, key: Key) {
+        let focused = self.client.active_element().await.expect("the page has one");
+        focused.send_keys(&key.to_string()).await.expect("it takes keys");
     }
 
     /// Runs a script in the page, and returns its value.
@@ -108,6 +135,22 @@ impl Browser {
     pub(crate) async fn close(mut self) {
         self.client.clone().close().await.expect("the browser ends");
         self.pid = None;
+    }
+}
+
+/// A screen by its size in pixels.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Screen {
+    Desk,
+    Telephone,
+}
+
+impl Screen {
+    pub(crate) fn size(self) -> (u32, u32) {
+        match self {
+            Self::Desk => (1280, 800),
+            Self::Telephone => (390, 844),
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{
 use serde_json::Value;
 use stampede_guard_support::{example, program::complaint};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::TcpStream,
 };
 
@@ -107,20 +107,38 @@ async fn demo_stops_no_redis_but_its_own() {
     assert!(complaint.contains("no redis-server on the PATH"), "{complaint}");
 }
 
+/// The origin takes 300 ms for each call. Seen to fail when only the last herd counted.
+#[tokio::test]
+async fn demo_adds_up_what_the_guard_has_saved() {
+    let app = App::start(&[]).await;
+    for herd in ["guard=true&requests=50", "guard=true&requests=50&cold=false&id=7", "guard=false&requests=9"] {
+        assert_eq!(app.demo(&format!("herd?{herd}")).await, 200);
+    }
+    let (_, event) = first_event(&app).await;
+    let saved = &event["saved"];
+    assert_eq!((&saved["requests"], &saved["calls"]), (&100.into(), &99.into()), "{event}");
+    assert!(saved["seconds"].as_f64().is_some_and(|seconds| seconds >= 99.0 * 0.3), "{event}");
+}
+
 /// Fails if the events do not end with the server, which waits for all responses.
 #[tokio::test]
 async fn server_stops_while_a_page_is_open() {
     let app = App::start(&[]).await;
+    let (_page, _) = first_event(&app).await;
+    assert_eq!(app.stop().await, Some(0));
+}
+
+/// Returns the stream of events, and the first of them.
+async fn first_event(app: &App) -> (TcpStream, Value) {
     let mut page = TcpStream::connect(&app.address).await.expect("it listens");
     let request = format!("GET /demo/events HTTP/1.1\r\nhost: {}\r\n\r\n", app.address);
     page.write_all(request.as_bytes()).await.expect("it reads");
-    let mut events = String::new();
-    while !events.contains("\ndata: {") {
-        let mut seen = [0; 1024];
-        let read = page.read(&mut seen).await.expect("it answers");
-        assert!(read > 0, "the stream goes on: {events}");
-        events.push_str(&String::from_utf8_lossy(&seen[..read]));
+    let mut lines = BufReader::new(&mut page).lines();
+    loop {
+        let line = lines.next_line().await.expect("it answers").expect("the stream goes on");
+        if let Some(event) = line.strip_prefix("data: ") {
+            let event = serde_json::from_str(event).expect("an event is JSON");
+            return (page, event);
+        }
     }
-    assert!(events.starts_with("HTTP/1.1 200 "), "{events}");
-    assert_eq!(app.stop().await, Some(0));
 }

@@ -2,9 +2,10 @@
 
 use crate::{
     app::App,
-    browser::{self, Browser},
+    browser::{self, Browser, Screen},
     programs::{installed, repository},
 };
+use fantoccini::key::Key;
 use serde_json::{Value, json};
 use stampede_guard_support::eventually;
 use std::{env, fs};
@@ -75,7 +76,67 @@ async fn page_shows_answers_while_redis_is_stopped() {
     page.shows("#without .status", "1,000 requests, 1,000 origin calls").await;
     assert_few_calls(&page, "1,000").await;
     assert_no_errors(&page).await;
-    keep(&page.screenshot().await);
+    keep("live_page", &page.screenshot().await);
+    page.close().await;
+}
+
+/// Seen to fail when a label was too long for its card, and when the quiet text was paler.
+#[tokio::test]
+async fn page_fits_a_telephone_and_a_desk_in_light_and_dark() {
+    if !installed(&browser::PROGRAMS) {
+        return;
+    }
+    let app = App::start(&[]).await;
+    let page = Browser::open(&format!("http://{}/", app.address)).await;
+    page.shows("#store", "embedded store").await;
+    for screen in [Screen::Telephone, Screen::Desk] {
+        page.show_on(screen, "light").await;
+        page.shows("#without .hint", "Press Send without guard").await;
+        page.shows("#with .hint", "Then press Send with guard").await;
+        assert_fits(&page, screen, "light, before the first herd").await;
+    }
+    for (herd, lane) in [("#send-without", "#without"), ("#send-with", "#with")] {
+        page.click(herd).await;
+        page.shows(&format!("{lane} .status"), "1,000 requests, ").await;
+        let hint = format!("return document.querySelector('{lane} .hint').checkVisibility()");
+        assert_eq!(page.run(&hint).await, false);
+    }
+    page.click("#fail").await;
+    page.shows("#origin", "origin fails").await;
+    for screen in [Screen::Telephone, Screen::Desk] {
+        for colors in ["light", "dark"] {
+            page.show_on(screen, colors).await;
+            let is_dark = page.run("return matchMedia('(prefers-color-scheme: dark)').matches").await;
+            assert_eq!(is_dark, colors == "dark");
+            assert_fits(&page, screen, colors).await;
+            keep(&format!("{screen:?}-{colors}").to_lowercase(), &page.screenshot().await);
+        }
+    }
+    assert_no_errors(&page).await;
+    page.close().await;
+}
+
+/// Seen to fail when the table had no name, and when the focus was not visible.
+#[tokio::test]
+async fn page_is_used_with_the_keyboard_alone() {
+    if !installed(&browser::PROGRAMS) {
+        return;
+    }
+    let app = App::start(&[]).await;
+    let page = Browser::open(&format!("http://{}/", app.address)).await;
+    page.shows("#store", "embedded store").await;
+    let nameless = "return [...document.querySelectorAll('button, select, input, svg, section, table')]
+        .filter(e => !(e.ariaLabel || e.hasAttribute('aria-labelledby') || e.labels?.length || e.matches('button') && e.textContent))
+        .map(e => e.outerHTML)";
+    assert_eq!(page.run(nameless).await, json!([]));
+
+    let focus = "const e = document.activeElement; return [e.id, getComputedStyle(e).outlineStyle]";
+    for control in ["requests", "cold", "send-without", "send-with"] {
+        page.press(Key::Tab).await;
+        assert_eq!(page.run(focus).await, json!([control, "solid"]));
+    }
+    page.press(Key::Enter).await;
+    page.shows("#with .status", "1,000 requests, 1 origin call").await;
     page.close().await;
 }
 
@@ -153,16 +214,51 @@ async fn assert_few_calls(page: &Browser, requests: &str) {
     assert!(calls < 10 && !status.contains("failed"), "{status}");
 }
 
+/// Nothing scrolls sideways, each text stays in its card, and has the contrast that WCAG 2.2 asks for.
+async fn assert_fits(page: &Browser, screen: Screen, what: &str) {
+    let width = page.run("return document.documentElement.scrollWidth").await;
+    assert_eq!(width, screen.size().0, "{screen:?}, {what}");
+    assert_eq!(page.run(FAULTS).await, json!([]), "{screen:?}, {what}");
+}
+
+/// Returns the texts that leave their card, and the ones whose contrast with their background is below 4.5.
+const FAULTS: &str = "
+    const channels = (color) => color.match(/[\\d.]+/g).map(Number);
+    const luminance = (color) => {
+        const [r, g, b] = channels(color).map(c => c / 255).map(c => c <= .04045 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4);
+        return .2126 * r + .7152 * g + .0722 * b;
+    };
+    const background = (e) => {
+        const color = getComputedStyle(e).backgroundColor;
+        return (channels(color)[3] ?? 1) === 1 ? color : background(e.parentElement);
+    };
+    const faults = [];
+    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+        const text = texts.currentNode, e = text.parentElement, style = getComputedStyle(e);
+        const range = document.createRange();
+        range.selectNodeContents(text);
+        const at = range.getBoundingClientRect();
+        if (!text.data.trim() || at.width === 0 || e.matches('script, :disabled')) continue;
+        const card = (e.closest('.card') ?? document.body).getBoundingClientRect();
+        const leaves = at.left < card.left || at.right > card.right || at.top < card.top || at.bottom > card.bottom;
+        if (leaves && style.overflowX === 'visible') faults.push(`leaves its card: ${text.data}`);
+        const [light, dark] = [e.closest('svg') ? style.fill : style.color, background(e)].map(luminance).sort((a, b) => b - a);
+        const contrast = (light + .05) / (dark + .05);
+        if (contrast < 4.5) faults.push(`contrast ${contrast.toFixed(2)}: ${text.data}`);
+    }
+    return faults;";
+
 /// The page keeps what scripts throw and what its policy blocks.
 async fn assert_no_errors(page: &Browser) {
     let errors = page.run("return window.pageErrors").await;
     assert_eq!((errors, page.text("#notice").await), (json!([]), String::new()));
 }
 
-/// Keeps the picture for the README if `STAMPEDE_SCREENSHOT` names a file, relative to the repository.
-fn keep(picture: &[u8]) {
+/// Keeps a picture if `STAMPEDE_SCREENSHOTS` names a folder, relative to the repository. The README shows `live_page.png`.
+fn keep(name: &str, picture: &[u8]) {
     assert!(picture.starts_with(b"\x89PNG"), "it is a PNG");
-    if let Some(file) = env::var_os("STAMPEDE_SCREENSHOT") {
-        fs::write(repository("").join(file), picture).expect("the file is writable");
+    if let Some(folder) = env::var_os("STAMPEDE_SCREENSHOTS") {
+        fs::write(repository("").join(folder).join(format!("{name}.png")), picture).expect("the folder is writable");
     }
 }

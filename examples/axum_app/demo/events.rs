@@ -14,7 +14,7 @@ use axum::{
 };
 use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
-use stampede_guard::Stats;
+use stampede_guard::{HotKey, Stats};
 use std::{convert::Infallible, sync::Arc, time::Duration};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
@@ -54,6 +54,9 @@ impl Page {
 
     fn frame(&mut self) -> String {
         let [without, with] = self.demo.runs();
+        let mut stats = self.demo.guard.stats();
+        let saved = Saved::of(&stats.hot_keys);
+        stats.hot_keys.truncate(SHOWN_KEYS);
         let frame = Frame {
             without: without.map(|run| lane(&run, &mut self.seen[0])),
             with: with.map(|run| lane(&run, &mut self.seen[1])),
@@ -62,7 +65,8 @@ impl Page {
             max_requests: MAX_REQUESTS,
             store: StoreState::of(&self.demo.store),
             breaker_open: self.demo.guard.health().breaker_open,
-            stats: self.demo.guard.stats(),
+            saved,
+            stats,
         };
         serde_json::to_string(&frame).expect("numbers and text are JSON")
     }
@@ -90,7 +94,27 @@ struct Frame {
     max_requests: usize,
     store: StoreState,
     breaker_open: bool,
+    saved: Saved,
     stats: Stats,
+}
+
+/// What the guard has saved with all keys that it tracks.
+#[derive(Default, Serialize)]
+struct Saved {
+    requests: u64,
+    calls: u64,
+    /// The time that the saved calls of a key would have taken, if each took the average of the calls that were made.
+    seconds: f64,
+}
+
+impl Saved {
+    fn of(keys: &[HotKey]) -> Self {
+        keys.iter().fold(Self::default(), |sum, key| Self {
+            requests: sum.requests + key.requests,
+            calls: sum.calls + key.saved_calls,
+            seconds: sum.seconds + key.saved_calls as f64 * key.fetch_time.as_secs_f64() / key.fetches.max(1) as f64,
+        })
+    }
 }
 
 #[derive(Serialize)]
@@ -129,4 +153,6 @@ impl StoreState {
     }
 }
 
+/// Maximum number of hot keys in an event.
+const SHOWN_KEYS: usize = 6;
 const PERIOD: Duration = Duration::from_millis(50);
