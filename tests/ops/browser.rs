@@ -1,15 +1,13 @@
 //! A real browser.
 
-use crate::client::status;
-use fantoccini::{Client, ClientBuilder, Locator, key::Key, wd::Capabilities};
-use hyper_util::client::legacy::connect::HttpConnector;
+use crate::webdriver::Session;
+use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 use stampede_guard_support::{eventually, program::program, signal};
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::{
-    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
-    net::TcpStream,
+    io::{AsyncBufReadExt, BufReader},
     process::Child,
     time::{Instant, sleep},
 };
@@ -19,9 +17,7 @@ pub(crate) const PROGRAMS: [&str; 2] = ["chromium", "chromedriver"];
 
 /// A headless Chromium with a profile of its own.
 pub(crate) struct Browser {
-    client: Client,
-    /// Of chromedriver.
-    address: String,
+    session: Session,
     /// Of the browser, unless it is closed.
     pid: Option<u32>,
     _driver: Child,
@@ -43,15 +39,11 @@ impl Browser {
         };
         tokio::spawn(async move { while let Ok(Some(_)) = log.next_line().await {} });
 
-        let client = ClientBuilder::new(HttpConnector::new())
-            .capabilities(capabilities(&files))
-            .connect(&format!("http://{address}"))
-            .await
-            .expect("the browser starts");
-        let pid = client.capabilities().and_then(|all| all["goog:processID"].as_u64()).expect("the browser has an id");
-        let browser = Self { client, address, pid: Some(pid as u32), _driver: driver, _files: files };
+        let (session, capabilities) = Session::begin(address, &capabilities(&files)).await;
+        let pid = capabilities["goog:processID"].as_u64().expect("the browser has an id");
+        let browser = Self { session, pid: Some(pid as u32), _driver: driver, _files: files };
         browser.show_on(Screen::Desk, "light").await;
-        browser.client.goto(url).await.expect("the page loads");
+        browser.session.post("url", &json!({ "url": url })).await;
         browser
     }
 
@@ -67,50 +59,41 @@ impl Browser {
 
     /// Sends a command of the DevTools protocol, for which WebDriver has none.
     async fn set(&self, command: &str, params: &Value) {
-        let session = self.client.session_id().await.expect("the browser answers").expect("there is a session");
-        let body = json!({ "cmd": command, "params": params }).to_string();
-        let (path, length) = (format!("/session/{session}/goog/cdp/execute"), body.len());
-        let head = format!("POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-length: {length}\r\n\r\n", self.address);
-        let mut stream = TcpStream::connect(&self.address).await.expect("chromedriver listens");
-        stream.write_all((head + &body).as_bytes()).await.expect("it reads");
-        // It leaves the connection open.
-        let mut answer = String::new();
-        BufReader::new(stream).read_line(&mut answer).await.expect("it answers");
-        assert_eq!(status(&answer), 200, "{command}: {answer}");
+        self.session.post("goog/cdp/execute", &json!({ "cmd": command, "params": params })).await;
     }
 
     /// Presses a key, as a user does without a mouse.
-    pub(crate) async fn press(&self, key: Key) {
-        let focused = self.client.active_element().await.expect("the page has one");
-        focused.send_keys(&key.to_string()).await.expect("it takes keys");
+    pub(crate) async fn press(&self, key: char) {
+        let focused = self.session.active_element().await;
+        self.session.post(&format!("{focused}/value"), &json!({ "text": key })).await;
     }
 
     /// Runs a script in the page, and returns its value.
     pub(crate) async fn run(&self, script: &str) -> Value {
-        self.client.execute(script, vec![]).await.expect("the script runs")
+        self.run_with(script, &[]).await
+    }
+
+    async fn run_with(&self, script: &str, arguments: &[&str]) -> Value {
+        self.session.post("execute/sync", &json!({ "script": script, "args": arguments })).await
     }
 
     /// Clicks an element, as soon as a user could.
     pub(crate) async fn click(&self, element: &str) {
-        let found = self.client.wait().for_element(Locator::Css(element)).await.expect("the element is there");
-        eventually(&format!("{element} can be clicked"), async || {
-            found.is_enabled().await.expect("it is in the page")
-                && found.is_displayed().await.expect("it is in the page")
-        })
-        .await;
-        found.click().await.expect("it can be clicked");
+        let is_ready = "const e = document.querySelector(arguments[0]); return e?.checkVisibility() && !e.disabled";
+        eventually(&format!("{element} can be clicked"), async || self.run_with(is_ready, &[element]).await == true)
+            .await;
+        self.session.click(element).await;
     }
 
     /// Chooses an option of a `select` by its value.
     pub(crate) async fn choose(&self, select: &str, value: &str) {
-        let found = self.client.find(Locator::Css(select)).await.expect("the element is there");
-        found.select_by_value(value).await.expect("it has this option");
+        self.session.click(&format!("{select} option[value='{value}']")).await;
     }
 
     /// Returns the text of an element, as a user sees it. In one step, because the page may replace the element.
     pub(crate) async fn text(&self, element: &str) -> String {
-        let text = self.client.execute("return document.querySelector(arguments[0])?.innerText", vec![element.into()]);
-        text.await.expect("the script runs").as_str().unwrap_or_default().to_owned()
+        let text = self.run_with("return document.querySelector(arguments[0])?.innerText", &[element]).await;
+        text.as_str().unwrap_or_default().to_owned()
     }
 
     /// Waits until the text of an element contains this.
@@ -128,12 +111,13 @@ impl Browser {
 
     /// Returns a picture of the page, as PNG.
     pub(crate) async fn screenshot(&self) -> Vec<u8> {
-        self.client.screenshot().await.expect("the browser takes a picture")
+        let picture = self.session.get("screenshot").await;
+        BASE64_STANDARD.decode(picture.as_str().expect("a picture")).expect("it is in base64")
     }
 
     /// Ends the browser, and waits for its end.
     pub(crate) async fn close(mut self) {
-        self.client.clone().close().await.expect("the browser ends");
+        self.session.end().await;
         self.pid = None;
     }
 }
@@ -163,7 +147,7 @@ impl Drop for Browser {
     }
 }
 
-fn capabilities(files: &TempDir) -> Capabilities {
+fn capabilities(files: &TempDir) -> Value {
     let args = json!([
         "--headless=new",
         "--disable-gpu",
@@ -174,8 +158,12 @@ fn capabilities(files: &TempDir) -> Capabilities {
         "--hide-scrollbars",
         format!("--user-data-dir={}", files.path().display()),
     ]);
-    Capabilities::from_iter([("goog:chromeOptions".to_owned(), json!({ "args": args }))])
+    json!({ "goog:chromeOptions": { "args": args } })
 }
+
+/// The keys as WebDriver sends them.
+pub(crate) const TAB: char = '\u{e004}';
+pub(crate) const ENTER: char = '\u{e007}';
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const TICK: Duration = Duration::from_millis(20);

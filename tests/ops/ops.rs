@@ -9,3 +9,4 @@ mod demo;
 mod page;
 mod programs;
 mod prometheus;
+mod webdriver;

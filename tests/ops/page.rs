@@ -2,10 +2,9 @@
 
 use crate::{
     app::App,
-    browser::{self, Browser, Screen},
+    browser::{self, Browser, ENTER, Screen, TAB},
     programs::{installed, repository},
 };
-use fantoccini::key::Key;
 use serde_json::{Value, json};
 use stampede_guard_support::eventually;
 use std::{env, fs};
@@ -132,10 +131,10 @@ async fn page_is_used_with_the_keyboard_alone() {
 
     let focus = "const e = document.activeElement; return [e.id, getComputedStyle(e).outlineStyle]";
     for control in ["requests", "cold", "send-without", "send-with"] {
-        page.press(Key::Tab).await;
+        page.press(TAB).await;
         assert_eq!(page.run(focus).await, json!([control, "solid"]));
     }
-    page.press(Key::Enter).await;
+    page.press(ENTER).await;
     page.shows("#with .status", "1,000 requests, 1 origin call").await;
     page.close().await;
 }
