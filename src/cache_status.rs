@@ -29,6 +29,23 @@ impl CacheStatus {
         &["hit", "stale", "miss", "coalesced", "bypass", "fail_open", "rejected"];
 
     /// Returns the name in metrics and spans, for example `fail_open`.
+    ///
+    /// ```
+    /// # #[cfg(feature = "http")]
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use http::{Request, Response};
+    /// use stampede_guard::{CacheStatus, StampedeGuard};
+    /// use tower::{ServiceBuilder, ServiceExt};
+    /// # use axum::body::Body;
+    ///
+    /// let page = async |_: Request<Body>| Ok::<_, std::io::Error>(Response::new(Body::from("tea")));
+    /// let site = ServiceBuilder::new().layer(StampedeGuard::in_memory()).service_fn(page);
+    /// let response = site.oneshot(Request::get("https://example.org/tea").body(Body::empty())?).await?;
+    /// let status: &CacheStatus = response.extensions().get().unwrap();
+    /// assert_eq!(status.as_str(), "miss");
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "http"))] fn main() {}
+    /// ```
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         Self::NAMES[self as usize]

@@ -165,6 +165,21 @@ impl Error {
     /// `None` if there is no `E`, if the fetch failed in another process, which shares only the kind of its error,
     /// and in rare cases also in this process: see [`failure_ttl`](crate::StampedeGuard::failure_ttl). A type that wraps
     /// errors without being one (`eyre::Report`) hides the error that it was made from, unless context was added to it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// use std::io::{self, ErrorKind::NotFound};
+    ///
+    /// # let guard = stampede_guard::StampedeGuard::in_memory();
+    /// let missing = async || Err::<String, _>(io::Error::from(NotFound));
+    /// let error = guard.fetch("user:0", missing).await.unwrap_err();
+    /// let status = match error.origin::<io::Error>() {
+    ///     Some(error) if error.kind() == NotFound => 404,
+    ///     _ => 503,
+    /// };
+    /// # assert_eq!(status, 404);
+    /// # }
+    /// ```
     #[must_use]
     pub fn origin<E: error::Error + 'static>(&self) -> Option<&E> {
         Self::find(self.cause()?)
@@ -205,6 +220,24 @@ impl Error {
     }
 
     /// Returns the time until a retry: for a failure whose marker blocks the key, and for a rejected request.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// use stampede_guard::{Error, StampedeGuard};
+    /// use std::io;
+    ///
+    /// fn retry_after(error: &Error) -> Option<String> {
+    ///     error.retry_in().map(|wait| wait.as_secs_f64().ceil().to_string())
+    /// }
+    ///
+    /// let guard = StampedeGuard::in_memory();
+    /// let down = async || Err::<String, _>(io::Error::other("down"));
+    /// let first = guard.fetch("user:1", down).await.unwrap_err();
+    /// # guard.drain().await;
+    /// let second = guard.fetch("user:1", down).await.unwrap_err(); // `down` was not called again
+    /// assert_eq!((retry_after(&first), retry_after(&second).as_deref()), (None, Some("1")));
+    /// # }
+    /// ```
     #[must_use]
     pub fn retry_in(&self) -> Option<Duration> {
         self.0.retry_in

@@ -51,6 +51,16 @@ impl StampedeGuard {
     ///
     /// It neither connects nor fails. While the store is unavailable, the origin answers, and requests are coalesced
     /// within this process: see [`on_store_failure`](Self::on_store_failure).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), stampede_guard::redis::RedisError> {
+    /// use stampede_guard::{MemoryStore, StampedeGuard, redis};
+    ///
+    /// let guard = StampedeGuard::new(redis::Client::open("redis://127.0.0.1/")?);
+    /// let without_redis = StampedeGuard::new(MemoryStore::with_max_bytes(256 << 20));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn new(store: impl IntoStore) -> Self {
         let config = Config::default();
@@ -87,6 +97,19 @@ impl StampedeGuard {
     ///
     /// It is a part of key names: at most 64 characters of `[A-Za-z0-9_.-]`. Other characters are replaced by `_`,
     /// further ones are cut off, and an empty name is replaced by the default.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// use stampede_guard::StampedeGuard;
+    ///
+    /// let guard = StampedeGuard::in_memory();
+    /// let (shop, blog) = (guard.clone().namespace("shop"), guard.namespace("blog"));
+    /// let count = |n: u32| async move || Ok::<_, std::io::Error>(n);
+    /// assert_eq!((shop.fetch("visitors", count(1)).await?, blog.fetch("visitors", count(2)).await?), (1, 2));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn namespace(self, name: impl AsRef<str>) -> Self {
         let name = key::namespace(name.as_ref(), DEFAULT_NAMESPACE);
@@ -111,6 +134,19 @@ impl StampedeGuard {
     ///     20,000 values that the library tries;
     ///   - what hand-written code decides by values, or reads of a map after a key that it has refused;
     /// - when any of it changes, in programs that do not take the [fingerprint](Self::fingerprint) of types.
+    ///
+    /// ```
+    /// use serde::{Deserialize, Serialize};
+    /// use stampede_guard::StampedeGuard;
+    ///
+    /// #[derive(Serialize, Deserialize)]
+    /// struct Offer {
+    ///     price: u64, // in cents since version 1, in euros before
+    /// }
+    ///
+    /// let guard = StampedeGuard::in_memory().schema_version(1);
+    /// let offers = guard.cache::<Offer>("offer");
+    /// ```
     #[must_use]
     pub fn schema_version(self, number: u32) -> Self {
         self.set(|config| config.schema_version = number)
@@ -128,6 +164,14 @@ impl StampedeGuard {
     ///
     /// Set it to `false` for types whose `Deserialize` must not run on invented values, for example because it has
     /// effects. A clone can do so for one kind of value.
+    ///
+    /// ```
+    /// use stampede_guard::StampedeGuard;
+    ///
+    /// let guard = StampedeGuard::in_memory();
+    /// // Now each change of the type needs another number.
+    /// let rates = guard.clone().fingerprint(false).schema_version(3).cache::<f64>("rate");
+    /// ```
     #[cfg(feature = "_typed")]
     #[must_use]
     pub fn fingerprint(self, on: bool) -> Self {
@@ -136,6 +180,12 @@ impl StampedeGuard {
 
     /// Sets the encoding of typed values. Each codec has entries of its own, as each
     /// [`schema_version`](Self::schema_version) has. Default: [`Codec::default`](crate::Codec).
+    ///
+    /// ```
+    /// use stampede_guard::{Codec, StampedeGuard};
+    ///
+    /// let guard = StampedeGuard::in_memory().codec(Codec::Json); // readable in Redis, and larger
+    /// ```
     #[cfg(feature = "_typed")]
     #[must_use]
     pub fn codec(self, codec: crate::codec::Codec) -> Self {
@@ -151,7 +201,7 @@ impl StampedeGuard {
     /// Sets the lease time-to-live. If the leader crashes, other processes wait this long, and a quarter of a second,
     /// before one of them takes over. A living leader extends its lease every third of this time. Keep it above three
     /// times the [`store_timeout`](Self::store_timeout), so that the lease survives an extension that is not answered.
-    /// Default: 3 s. Redis counts whole milliseconds.
+    /// Default: 3 s. Redis counts whole milliseconds. See the example of [`fetch_timeout`](Self::fetch_timeout).
     ///
     /// # Panics
     ///
@@ -186,6 +236,18 @@ impl StampedeGuard {
     /// An HTTP response whose body takes longer is not stored, and new requests fetch again. Requests that read the body
     /// already share it to its end, for up to ten times `limit`.
     ///
+    /// ```
+    /// use stampede_guard::StampedeGuard;
+    /// use std::time::Duration;
+    ///
+    /// // Reports that take up to two minutes, over a Redis in another building.
+    /// let guard = StampedeGuard::in_memory()
+    ///     .fetch_timeout(Duration::from_secs(150))  // the slowest report, and some more
+    ///     .wait_timeout(Duration::from_secs(20))    // clients give up then: a 503 is better than no answer
+    ///     .store_timeout(Duration::from_millis(500))
+    ///     .lease_ttl(Duration::from_secs(5));       // a crash of the leader costs the others five seconds
+    /// ```
+    ///
     /// # Panics
     ///
     /// Panics if `limit` is zero.
@@ -198,7 +260,7 @@ impl StampedeGuard {
 
     /// Sets the timeout of one store operation, after which the guard goes on without the store. Over Redis a request
     /// joins a read of its entry for at most this time after the read was sent, unless this process has invalidated the
-    /// resource meanwhile. Default: 250 ms.
+    /// resource meanwhile. Default: 250 ms. See the example of [`fetch_timeout`](Self::fetch_timeout).
     ///
     /// # Panics
     ///
@@ -211,7 +273,8 @@ impl StampedeGuard {
     }
 
     /// Sets how long the hit-for-pass marker lives. It records that the answer for a key may not be shared, so that no
-    /// request waits for it. Zero turns the marker off. Default: 60 s.
+    /// request waits for it. Zero turns the marker off. Default: 60 s. See the example of
+    /// [`failure_ttl`](Self::failure_ttl).
     #[must_use]
     pub fn uncacheable_ttl(self, span: Duration) -> Self {
         self.set(|config| config.uncacheable_ttl = span)
@@ -232,6 +295,16 @@ impl StampedeGuard {
     ///
     /// HTTP requests without a stored response are blocked for at most 100 ms, and only if a second request has failed as
     /// well, because another request may succeed. They get a 503. Then one of them tries, and all other requests wait.
+    ///
+    /// ```
+    /// use stampede_guard::StampedeGuard;
+    /// use std::time::Duration;
+    ///
+    /// // An origin that fails now and then, and recovers at once: one more attempt is cheap.
+    /// let flaky = StampedeGuard::in_memory().failure_ttl(Duration::from_millis(100));
+    /// // An origin that recovers in minutes. A page that was private is asked about again after ten seconds.
+    /// let slow = StampedeGuard::in_memory().failure_ttl(Duration::from_secs(10)).uncacheable_ttl(Duration::from_secs(10));
+    /// ```
     ///
     /// # Panics
     ///
@@ -281,6 +354,25 @@ impl StampedeGuard {
     /// once, with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded) or a response 503, unless the policy permits
     /// the stale value on errors. Default: 10,000.
     ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// use stampede_guard::{StampedeGuard, testing::Origin};
+    ///
+    /// let (guard, origin) = (StampedeGuard::in_memory().max_waiters(1), Origin::gated());
+    /// let ask = || {
+    ///     let (guard, fetch) = (guard.clone(), origin.fetch(7));
+    ///     tokio::spawn(async move { guard.fetch("report", fetch).await })
+    /// };
+    /// let [first, second, third] = [ask(), ask(), ask()];
+    /// let rejected = third.await.unwrap().unwrap_err();
+    /// assert!(rejected.is_overloaded());
+    /// origin.open();
+    /// assert_eq!((first.await.unwrap()?, second.await.unwrap()?), (7, 7));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Panics
     ///
     /// Panics if `number` is zero.
@@ -296,6 +388,15 @@ impl StampedeGuard {
     /// 503. The newest in the queue is served first, and a fetch that no request waits for leaves the queue. So under a
     /// load above the limit the permits go to requests whose clients are still there. A fetch inside another fetch
     /// does not queue, because the outer fetch may hold the last permit. Default: 64.
+    ///
+    /// ```
+    /// use stampede_guard::StampedeGuard;
+    ///
+    /// // A database that bears twenty queries at a time, from four processes.
+    /// let guard = StampedeGuard::in_memory()
+    ///     .max_fallback_fetches(5) // while Redis is down; otherwise each key is fetched once in the fleet
+    ///     .max_detached(2);        // queries that no client waits for any more
+    /// ```
     ///
     /// The permits belong to this clone and to clones made from it afterwards.
     ///
@@ -313,7 +414,7 @@ impl StampedeGuard {
     /// because their clients have left or were answered at their deadline. A fetch that would be
     /// one more is dropped, as it would be without the guard. Its lease is released, so that the next request for the
     /// key leads at once, in any process. A fetch that a request joins again is not detached any more. Zero ends each
-    /// fetch with its last client. Default: 64.
+    /// fetch with its last client. Default: 64. See the example of [`max_fallback_fetches`](Self::max_fallback_fetches).
     ///
     /// A limit above the guard, for example a [`ConcurrencyLimit`] of 10, does not see detached fetches. Clients that
     /// leave early make room for others, so up to 74 handlers run at once.
@@ -335,6 +436,21 @@ impl StampedeGuard {
     /// most once a minute. Default: 1 MiB. A large payload delays all operations that follow on its connection, so that they
     /// may exceed [`store_timeout`](Self::store_timeout).
     ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// use stampede_guard::StampedeGuard;
+    ///
+    /// let guard = StampedeGuard::in_memory().max_payload(100 << 10); // 100 KiB
+    /// let scans = guard.cache::<Vec<u8>>("scan");
+    /// let load = async || Ok::<_, std::io::Error>(vec![0; 200 << 10]);
+    /// assert_eq!(scans.fetch(7, load).await?.len(), 200 << 10); // passed through
+    /// # guard.drain().await;
+    /// assert_eq!(scans.get(7).await?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Panics
     ///
     /// Panics if `bytes` is more than 512,000,000, because a string in Redis has at most 512 MiB.
@@ -353,6 +469,21 @@ impl StampedeGuard {
     /// `store_timeout` after a timeout, requests wait for the probe, and a read that has timed out is sent once more
     /// when the probe is answered. Afterwards no request waits for the store. [`invalidate`](Self::invalidate) bypasses
     /// the breaker. Clones with different `store_timeout`s have separate breakers.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use stampede_guard::{ErrorKind, StampedeGuard, StoreFailure};
+    ///
+    /// let guard = StampedeGuard::connect("redis://127.0.0.1:1/")?; // no server there
+    /// let count = || async || Ok::<_, std::io::Error>(7);
+    /// assert_eq!(guard.fetch("visitors", count()).await?, 7);
+    /// // For an origin that must not be asked by each process on its own.
+    /// let closed = guard.on_store_failure(StoreFailure::FailClosed);
+    /// assert_eq!(closed.fetch("visitors", count()).await.unwrap_err().kind(), ErrorKind::Store);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn on_store_failure(self, then: StoreFailure) -> Self {
         self.set(|config| config.on_store_failure = then)
@@ -440,6 +571,12 @@ impl StampedeGuard {
     /// Over HTTP a key is the URL of the page with its query. Clients and handlers put there what a log must not have:
     /// names, addresses, search terms, tokens of links that were sent by mail. Keys of typed values are what the
     /// application makes them. Turn it on for tests, or if no key contains personal data or secrets.
+    ///
+    /// ```
+    /// use stampede_guard::StampedeGuard;
+    ///
+    /// let guard = StampedeGuard::in_memory().log_keys(cfg!(debug_assertions));
+    /// ```
     #[must_use]
     pub fn log_keys(self, show: bool) -> Self {
         self.set(|config| config.meter.log_keys = show)
@@ -477,6 +614,14 @@ impl StampedeGuard {
 
     /// Sets how the HTTP layer treats what the RFCs leave to a cache. Default: see
     /// [`HttpOptions`](crate::http::HttpOptions).
+    ///
+    /// ```
+    /// use stampede_guard::{StampedeGuard, http::HttpOptions};
+    ///
+    /// // An API that answers every `Host` alike, and says `max-age` where a response may be cached.
+    /// let options = HttpOptions::default().ignore_host().require_explicit_freshness();
+    /// let guard = StampedeGuard::in_memory().http(options);
+    /// ```
     #[cfg(feature = "http")]
     #[must_use]
     pub fn http(self, options: crate::config::http::HttpOptions) -> Self {
@@ -487,12 +632,41 @@ impl StampedeGuard {
     /// For tests and feature flags. [`invalidate`](Self::invalidate) still reaches the store, so that other processes
     /// see the changes of this one. Each call is part of its caller's future, and ends with it, at the caller's deadline
     /// or at the [`fetch_timeout`](Self::fetch_timeout). Default: `false`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// use stampede_guard::StampedeGuard;
+    ///
+    /// let guard = StampedeGuard::in_memory().bypass(true); // a feature flag
+    /// for n in 1..=3 {
+    ///     assert_eq!(guard.fetch("count", async move || Ok::<_, std::io::Error>(n)).await?, n);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn bypass(self, on: bool) -> Self {
         self.set(|config| config.bypass = on)
     }
 
     /// Drops the entry of the key, and refuses the result of every fetch of it that has begun.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// # let guard = stampede_guard::StampedeGuard::in_memory();
+    /// guard.fetch("user:42", async || Ok::<_, std::io::Error>("Ann".to_owned())).await?;
+    /// // .. the user is renamed in the database, and then:
+    /// guard.invalidate("user:42").await?;
+    /// let user = guard.fetch("user:42", async || Ok::<_, std::io::Error>("Bob".to_owned())).await?;
+    /// assert_eq!(user, "Bob");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// For values. The pages of an HTTP layer have other keys, also in the eyes of a process without the layer:
+    /// `invalidate_url` drops them.
     ///
     /// After `Ok`, no result of a fetch that began earlier is stored. Later requests to this guard or its clones do not
     /// get the old value. Another guard, in this process or another, learns of the invalidation by a message to the
@@ -527,6 +701,23 @@ impl StampedeGuard {
     ///
     /// Call it after the server has stopped, so that the last answers are stored.
     /// [`drain_within`](Self::drain_within) waits for long fetches too.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), std::io::Error> {
+    /// # use std::future::ready;
+    /// # let stopped = ready(());
+    /// use axum::{Router, routing::get};
+    /// use stampede_guard::StampedeGuard;
+    ///
+    /// let guard = StampedeGuard::in_memory();
+    /// let app = Router::new().route("/", get(async || "a page")).layer(guard.clone());
+    /// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    /// axum::serve(listener, app).with_graceful_shutdown(stopped).await?;
+    /// guard.drain().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn drain(&self) -> usize {
         self.drain_within(self.config.store_timeout.saturating_mul(2)).await
     }
@@ -557,6 +748,24 @@ impl StampedeGuard {
     /// Returns the number of fetches in progress in this process, each counted once however many requests wait for it,
     /// from the request for its lease to its fill. A lookup does not count. Neither does a fetch that no further
     /// request may join, for example after an invalidation.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// use stampede_guard::{StampedeGuard, testing::Origin};
+    ///
+    /// let (guard, slow) = (StampedeGuard::in_memory(), Origin::gated());
+    /// let caller = tokio::spawn({
+    ///     let (guard, fetch) = (guard.clone(), slow.fetch(7));
+    ///     async move { guard.fetch("report", fetch).await }
+    /// });
+    /// slow.arrived(1).await;
+    /// assert_eq!(guard.in_flight(), 1);
+    /// slow.open();
+    /// # caller.await.unwrap()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.engine.in_flight()

@@ -3,11 +3,14 @@
 //! Use [`SetPx`], the default, or [`FencedLock`] if you need a fencing token. The
 //! [guide](crate::guide::locks) compares their use and failures with Redlock and with seven recipes of posts and books. For recipes of your own, the feature `unstable` opens the module `lock::recipe`.
 //!
-//! ```no_run
-//! # async fn example(job: impl Future<Output = ()>) -> Result<(), Box<dyn std::error::Error>> {
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let server = stampede_guard_support::RedisServer::start();
+//! # let (url, job) = (server.url(), async {});
 //! use stampede_guard::{lock::{FencedLock, Lock, LockErrorKind}, redis};
 //!
-//! let lock = Lock::new(redis::Client::open("redis://127.0.0.1/")?).recipe(FencedLock);
+//! let lock = Lock::new(redis::Client::open(url)?).recipe(FencedLock);
 //! let guard = match lock.acquire("nightly-report").await {
 //!     Ok(guard) => guard,
 //!     Err(error) if error.kind() == LockErrorKind::Acquisition => return Ok(()), // another client holds it

@@ -24,6 +24,18 @@ use std::{borrow::Borrow, fmt, sync::Arc, time::Duration};
 /// The settings of a near cache: copies in this process of entries read from an external store. See
 /// [`StampedeGuard::near_cache`](crate::StampedeGuard::near_cache).
 ///
+/// ```
+/// # fn main() -> Result<(), stampede_guard::redis::RedisError> {
+/// use stampede_guard::{NearCacheConfig, StampedeGuard};
+/// use std::time::Duration;
+///
+/// // 64 MiB of copies. After a lost connection they are served for half a second.
+/// let copies = NearCacheConfig::max_bytes(64 << 20).max_age(Duration::from_millis(500));
+/// let guard = StampedeGuard::connect("redis://127.0.0.1/")?.near_cache(copies);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Defaults
 ///
 /// [`max_age`](Self::max_age) is 1 s.

@@ -32,6 +32,23 @@ use std::{
 /// The settings of the outage cache: results of this process that could not be stored. See
 /// [`StampedeGuard::outage_cache`](crate::StampedeGuard::outage_cache).
 ///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use stampede_guard::{OutageCacheConfig, StampedeGuard};
+/// use std::time::Duration;
+///
+/// // While Redis is down, each process asks the origin once in five seconds for each key.
+/// let kept = OutageCacheConfig::max_bytes(64 << 20).ttl(Duration::from_secs(5));
+/// let guard = StampedeGuard::connect("redis://127.0.0.1:1/")?.outage_cache(kept); // no server there
+/// for _ in 0..3 {
+///     guard.fetch("rate", async || Ok::<_, std::io::Error>(1.1)).await?;
+/// }
+/// assert_eq!(guard.stats().outage_cache_hits, 2);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Defaults
 ///
 /// 64 MiB, and a [`ttl`](Self::ttl) of 1 s.

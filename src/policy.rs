@@ -12,13 +12,29 @@ use std::time::Duration;
 /// The lifetimes are stored with the entry. Readers use the stored ones, so that all processes agree.
 ///
 /// ```
+/// # use stampede_guard::testing::advance;
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), stampede_guard::Error> {
 /// use stampede_guard::{Policy, StampedeGuard};
-/// use std::time::Duration;
+/// use std::{io, time::Duration};
 ///
-/// let policy = Policy::fresh_for(Duration::from_secs(60))
-///     .stale_while_revalidate(Duration::from_secs(30))
-///     .stale_if_error(Duration::from_secs(3600));
-/// let guard = StampedeGuard::in_memory().policy(policy);
+/// const MINUTE: Duration = Duration::from_secs(60);
+///
+/// let policy = Policy::fresh_for(5 * MINUTE)  // answered from the cache
+///     .jitter(0.2)                            // up to a fifth shorter, so that pages do not expire together
+///     .early_refresh(1.0)                     // a page that is read constantly is refreshed before its end
+///     .stale_while_revalidate(MINUTE)         // then at once as well, while one request refreshes it
+///     .stale_if_error(60 * MINUTE)            // then only if the origin fails
+///     .soft_timeout(MINUTE / 60)              // or takes longer than a second
+///     .keep_for_validation(24 * 60 * MINUTE); // then only to ask the origin whether it has changed
+/// let pages = StampedeGuard::in_memory().cache::<String>("page").policy(policy);
+/// pages.put("tea", "<h1>Tea</h1>".to_owned()).await?;
+///
+/// advance(30 * MINUTE).await; // on the paused clock of a test
+/// let down = async || Err(io::Error::other("the database is down"));
+/// assert_eq!(pages.fetch("tea", down).await?, "<h1>Tea</h1>");
+/// # Ok(())
+/// # }
 /// ```
 ///
 /// # Defaults

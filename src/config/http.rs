@@ -10,11 +10,35 @@ use std::{fmt, ptr, sync::Arc, time::Duration};
 /// The settings of the HTTP layer for what the RFCs leave to a cache. Passed to
 /// [`StampedeGuard::http`](crate::StampedeGuard::http).
 ///
-/// ```
-/// use stampede_guard::{StampedeGuard, http::HttpOptions};
+/// How long a response is used, and what a client may demand:
 ///
-/// let options = HttpOptions::default().honour_request_directives().vary_key_on(http::HeaderName::from_static("x-tenant"));
+/// ```
+/// use http::HeaderName;
+/// use stampede_guard::{StampedeGuard, http::HttpOptions};
+/// use std::time::Duration;
+///
+/// let options = HttpOptions::default()
+///     .heuristic_freshness(0.1) // without `max-age`: a page that has not changed for 10 days is fresh for one
+///     .retain_for_revalidation(Duration::from_secs(3600)) // then the origin may answer 304, for an hour
+///     .targeted_fields([HeaderName::from_static("shop-cache-control")]) // read before `Cache-Control`
+///     .honour_request_directives(); // our own clients: a reload reaches the origin
 /// let guard = StampedeGuard::in_memory().http(options);
+/// ```
+///
+/// Which requests share a response:
+///
+/// ```
+/// use http::HeaderName;
+/// use stampede_guard::http::HttpOptions;
+///
+/// let options = HttpOptions::default()
+///     .vary_key_on(HeaderName::from_static("x-tenant"))           // each tenant has entries of its own
+///     .credential_fields([HeaderName::from_static("x-session")])  // as `Cookie`: only `public` pages are shared
+///     .harmless_fields([HeaderName::from_static("x-mesh-node")])  // no handler reads it
+///     .selecting_fields([HeaderName::from_static("x-api-version")]); // two versions, each with pages of its own
+///
+/// // An origin whose `Vary` names all fields that it reads, as RFC 9111 expects.
+/// let strict = HttpOptions::default().explicit_is_shared(true).require_explicit_freshness();
 /// ```
 ///
 /// # Defaults
@@ -203,6 +227,15 @@ impl HttpOptions {
     /// `X-Original-URL` that differs from its path, an `X-HTTP-Method-Override` that differs from its method. Otherwise
     /// all these fields select the response, which is stored for at most one second, because applications build links
     /// and redirects from them, and clients can send them too. The [guide](crate::guide::proxies) lists the fields.
+    ///
+    /// ```
+    /// use http::HeaderName;
+    /// use stampede_guard::http::HttpOptions;
+    ///
+    /// // The gateway overwrites both fields in each request, and removes the prefix from the path.
+    /// let set_by_gateway = ["x-forwarded-host", "x-forwarded-prefix"].map(HeaderName::from_static);
+    /// let options = HttpOptions::default().trust_forwarded(set_by_gateway);
+    /// ```
     #[must_use]
     pub fn trust_forwarded(mut self, fields: impl IntoIterator<Item = HeaderName>) -> Self {
         for field in fields {
@@ -242,6 +275,15 @@ impl HttpOptions {
     /// Leaves the authority out of the keys, for applications that answer every `Host` alike, and ignores
     /// `X-Forwarded-Host` and the other fields that name a host. A client can then neither cause misses nor poison
     /// entries through them, and [`invalidate_url`](crate::StampedeGuard::invalidate_url) takes paths. Default: off.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use stampede_guard::{StampedeGuard, http::HttpOptions};
+    ///
+    /// let guard = StampedeGuard::in_memory().http(HttpOptions::default().ignore_host());
+    /// guard.invalidate_url(&"/products/7".parse()?).await?;
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn ignore_host(mut self) -> Self {
         self.ignore_host = true;

@@ -86,6 +86,14 @@ impl<S> Layer<S> for StampedeGuard {
 /// # }
 /// ```
 ///
+/// # Invalidation
+///
+/// A successful unsafe request, such as a POST, invalidates the pages of its own URL. A handler that changes what other
+/// pages show calls [`invalidate_url`](StampedeGuard::invalidate_url) with their URLs. The host is a part of the key, so
+/// the URL names it. For an application that answers every `Host` alike, set
+/// [`HttpOptions::ignore_host`](crate::http::HttpOptions::ignore_host): then a path is enough.
+/// [`invalidate`](StampedeGuard::invalidate) is for values, and refuses the URL of a page.
+///
 /// The [guide](crate::guide::layers) lists which layers belong outside of the guard, and which inside.
 #[derive(Clone, Debug)]
 pub struct HttpCache<S> {

@@ -162,6 +162,21 @@ pub trait ToKey {
 /// The place to which a [`ToKey`] writes. It escapes what is written to a part of a tuple.
 ///
 /// It implements [`fmt::Write`], so that `write!` works, and does not fail.
+///
+/// ```
+/// use stampede_guard::{Key, KeyWriter, ToKey};
+///
+/// struct Digest([u8; 2]);
+///
+/// impl ToKey for Digest {
+///     fn write(&self, key: &mut KeyWriter<'_>) {
+///         key.push(&self.0);
+///     }
+/// }
+///
+/// assert_eq!(Key::new(Digest(*b"a:")), Key::new("a:"));
+/// assert_eq!(Key::new(("page", Digest(*b"a:"))), Key::new("page:a%3A"));
+/// ```
 pub struct KeyWriter<'a> {
     text: &'a mut KeyText,
     /// The number of tuples around what is written.

@@ -7,6 +7,23 @@ use std::{borrow::Cow, error, fmt, sync::Arc};
 ///
 /// It names the lock and the reason. A lock held by another client and a server that does not reply are different
 /// [kinds](LockErrorKind).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = stampede_guard_support::RedisServer::start();
+/// # let lock = stampede_guard::Lock::new(server.client());
+/// use stampede_guard::lock::LockErrorKind;
+///
+/// let _held = lock.acquire("printer").await?;
+/// let error = lock.acquire("printer").await.unwrap_err();
+/// match error.kind() {
+///     LockErrorKind::Acquisition => println!("{} is in use", error.lock()),
+///     _ => return Err(error.into()), // it is not known whether the lock is held
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct LockError {
     kind: LockErrorKind,

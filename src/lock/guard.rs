@@ -27,6 +27,33 @@ use tokio_util::task::AbortOnDropHandle;
 ///
 /// Dropping the guard releases the lock in a task of the tokio runtime: best effort. Outside of a runtime, or if the
 /// runtime shuts down, the lock ends with its ttl. [`release`](Self::release) reports the result.
+///
+/// # Example
+///
+/// ```
+/// # async fn rebuild_index() {}
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = stampede_guard_support::RedisServer::start();
+/// # let lock = stampede_guard::Lock::new(server.client());
+/// use stampede_guard::lock::{LockErrorKind, held_locks};
+///
+/// let guard = lock.acquire("index").await?;
+/// guard.keep_alive()?; // a heartbeat, for work that takes longer than the ttl
+/// for held in held_locks() {
+///     println!("{} for {:?}", held.name, held.held_for());
+/// }
+/// tokio::select! {
+///     () = rebuild_index() => {}
+///     () = guard.lost() => return Err("stopped: another client may hold the lock".into()),
+/// }
+/// match guard.release().await {
+///     Err(error) if error.kind() == LockErrorKind::Release => eprintln!("it was lost before the end: {error}"),
+///     released => released?,
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "the lock is released when this is dropped"]
 pub struct LockGuard {
     lock: Lock,
@@ -62,12 +89,34 @@ impl LockGuard {
     }
 
     /// Returns the name that the lock was acquired by.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let server = stampede_guard_support::RedisServer::start();
+    /// # let lock = stampede_guard::Lock::new(server.client());
+    /// let guard = lock.acquire("index").await?;
+    /// println!("{} is held under the token {:?}", guard.name(), guard.token());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Returns the token of this acquisition, which is unique. It is stored in Redis.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let server = stampede_guard_support::RedisServer::start();
+    /// # let lock = stampede_guard::Lock::new(server.client());
+    /// let (index, printer) = (lock.acquire("index").await?, lock.acquire("printer").await?);
+    /// assert_ne!(index.token(), printer.token());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn token(&self) -> Token {
         self.token
@@ -78,12 +127,41 @@ impl LockGuard {
     ///
     /// `None` unless the recipe is [`FencedLock`](super::FencedLock). The number is the server's clock in
     /// microseconds, so it grows only while that clock is not set back.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let server = stampede_guard_support::RedisServer::start();
+    /// # let client = server.client();
+    /// use stampede_guard::lock::{FencedLock, Lock};
+    ///
+    /// let guard = Lock::new(client).recipe(FencedLock).acquire("report").await?;
+    /// let number = guard.fencing_token().ok_or("the recipe has none")?;
+    /// let update = format!("UPDATE report SET body = $1, fence = {number} WHERE fence < {number}");
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn fencing_token(&self) -> Option<u64> {
         self.valid_lock.held.fencing_token()
     }
 
     /// Returns the time left, as known by this process: zero if the lock is lost, `None` if it does not expire.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let server = stampede_guard_support::RedisServer::start();
+    /// # let lock = stampede_guard::Lock::new(server.client());
+    /// use std::time::Duration;
+    ///
+    /// let guard = lock.ttl(Duration::from_secs(10)).acquire("index").await?;
+    /// if guard.remaining().is_some_and(|left| left < Duration::from_secs(5)) {
+    ///     guard.extend(Duration::from_secs(10)).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         self.valid_lock.remaining()
@@ -92,6 +170,22 @@ impl LockGuard {
     /// Sets the expiry to `ttl` from now, which may shorten the lock. The unit is whole milliseconds.
     ///
     /// [`keep_alive`](Self::keep_alive) still extends to the [ttl](super::Lock::ttl) of the `Lock`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let server = stampede_guard_support::RedisServer::start();
+    /// # let lock = stampede_guard::Lock::new(server.client());
+    /// use std::time::Duration;
+    ///
+    /// let guard = lock.acquire("import").await?;
+    /// for batch in ["a-f", "g-m", "n-z"] {
+    ///     guard.extend(Duration::from_secs(30)).await?; // an error stops the import: the lock may be lost
+    ///     println!("importing {batch}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -115,6 +209,20 @@ impl LockGuard {
     }
 
     /// Asks the server whether this guard still holds the lock. If not, the guard is [lost](Self::lost) from then on.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let server = stampede_guard_support::RedisServer::start();
+    /// # let lock = stampede_guard::Lock::new(server.client());
+    /// use stampede_guard::lock::LeaseStatus;
+    ///
+    /// let guard = lock.acquire("payout").await?;
+    /// // Before a step that must not happen twice. Another client can still acquire the lock after the reply.
+    /// assert_eq!(guard.check().await?, LeaseStatus::Held);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// Cancel safe.
     ///
@@ -169,13 +277,18 @@ impl LockGuard {
     ///
     /// With a recipe whose locks do not expire, only a check can end the wait. Cancel safe.
     ///
-    /// ```no_run
-    /// # async fn example(guard: stampede_guard::LockGuard, work: impl Future<Output = ()>) {
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let server = stampede_guard_support::RedisServer::start();
+    /// # let lock = stampede_guard::Lock::new(server.client());
+    /// # let (guard, work) = (lock.acquire("work").await?, async {});
     /// guard.keep_alive().expect("the recipe can extend");
     /// tokio::select! {
     ///     () = work => {}
     ///     () = guard.lost() => eprintln!("stopped: another client may hold the lock"),
     /// }
+    /// # Ok(())
     /// # }
     /// ```
     pub async fn lost(&self) {
@@ -216,6 +329,13 @@ impl fmt::Debug for LockGuard {
 }
 
 /// A lock that this process holds, as listed by [`held_locks`].
+///
+/// ```
+/// use stampede_guard::lock::{HeldLock, held_locks};
+///
+/// let busiest: Option<HeldLock> = held_locks().into_iter().max_by_key(HeldLock::held_for);
+/// # assert!(busiest.is_none());
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HeldLock {
@@ -242,6 +362,20 @@ impl HeldLock {
 ///
 /// A lock is listed while its [`LockGuard`](super::LockGuard) exists, even if it has been
 /// [lost](super::LockGuard::lost). Equivalent to `getAcquiredLocks` of redislock.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = stampede_guard_support::RedisServer::start();
+/// # let lock = stampede_guard::Lock::new(server.client());
+/// use stampede_guard::lock::held_locks;
+///
+/// let _guard = lock.acquire("index").await?;
+/// let names: Vec<String> = held_locks().iter().map(|held| held.name.to_string()).collect();
+/// assert_eq!(names, ["index"]);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use]
 pub fn held_locks() -> Vec<HeldLock> {
     HELD.lock().values().cloned().collect()

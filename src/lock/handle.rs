@@ -14,15 +14,31 @@ use std::{sync::Arc, time::Duration};
 /// A cheaply cloneable handle. Each name that is [acquired](Self::acquire) is a separate lock. Nothing is sent before
 /// the first acquisition, and no setter fails.
 ///
-/// ```no_run
-/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = stampede_guard_support::RedisServer::start();
+/// # let url = server.url();
 /// use stampede_guard::{Lock, redis};
 /// use std::time::Duration;
 ///
-/// let lock = Lock::new(redis::Client::open("redis://127.0.0.1/")?).wait(Duration::from_secs(5));
-/// let guard = lock.acquire("nightly-report").await?;
-/// // .. no other holder runs this section now ..
-/// guard.release().await?;
+/// let lock = Lock::new(redis::Client::open(url)?)
+///     .namespace("shop")
+///     .ttl(Duration::from_secs(10))            // if this process dies, other clients wait this long
+///     .max_hold(Duration::from_secs(3600))     // `keep_alive` extends it no longer, if the work hangs
+///     .store_timeout(Duration::from_secs(1));  // for each command
+///
+/// // A job that another process may be doing already.
+/// if let Some(guard) = lock.try_acquire("nightly-report").await? {
+///     // .. no other holder runs this section now ..
+///     guard.release().await?;
+/// }
+///
+/// // A resource with one user at a time: wait for it, up to five seconds.
+/// let patient = lock.wait(Duration::from_secs(5));
+/// let guard = patient.acquire("printer").await?;
+/// drop(guard);           // releases it in the background
+/// patient.drain().await; // before the process ends: waits for that
 /// # Ok(())
 /// # }
 /// ```
@@ -73,6 +89,15 @@ impl Lock {
 
     /// Sets the recipe: [`SetPx`] or [`FencedLock`](super::FencedLock). All clients of a lock must use the same recipe.
     /// Default: [`SetPx`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), stampede_guard::redis::RedisError> {
+    /// use stampede_guard::{lock::{FencedLock, Lock}, redis};
+    ///
+    /// let lock = Lock::new(redis::Client::open("redis://127.0.0.1/")?).recipe(FencedLock);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn recipe(self, recipe: impl Recipe) -> Self {
         Self { recipe: Arc::new(recipe), ..self }
@@ -98,6 +123,22 @@ impl Lock {
 
     /// Sets the maximum number of retries if the first attempt finds the lock held. Retries are [`delay`](Self::delay)
     /// apart. Replaces [`wait`](Self::wait). Default: 0.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let server = stampede_guard_support::RedisServer::start();
+    /// # let lock = stampede_guard::Lock::new(server.client());
+    /// use stampede_guard::lock::LockErrorKind;
+    /// use std::time::Duration;
+    ///
+    /// let held = lock.acquire("printer").await?;
+    /// let lock = lock.retries(3).delay(Duration::from_millis(20)); // four attempts within 60 ms
+    /// let error = lock.acquire("printer").await.unwrap_err();
+    /// assert_eq!((error.kind(), error.lock()), (LockErrorKind::Acquisition, "printer"));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn retries(self, most: u32) -> Self {
         Self { wait_policy: WaitPolicy::Retries(most), ..self }
@@ -112,7 +153,7 @@ impl Lock {
         Self { wait_policy: WaitPolicy::Wait(budget), ..self }
     }
 
-    /// Sets the delay between two attempts. Default: the delay of the recipe, 50 ms for [`SetPx`].
+    /// Sets the delay between two attempts: see [`retries`](Self::retries). Default: the delay of the recipe, 50 ms for [`SetPx`].
     /// With zero, each reply is followed by the next attempt at once.
     #[must_use]
     pub fn delay(self, delay: Duration) -> Self {
@@ -124,6 +165,16 @@ impl Lock {
     /// If `false`, a released lock is free until the first client acquires it, which need not be the notified waiter.
     /// No client then waits for a process that is slow to wake up. But clients that return often acquire the lock more
     /// often, and a waiter that was notified too late queues again. All clients of a lock should use the same value.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), stampede_guard::redis::RedisError> {
+    /// use stampede_guard::{Lock, redis};
+    /// use std::time::Duration;
+    ///
+    /// let lock = Lock::new(redis::Client::open("redis://127.0.0.1/")?).wait(Duration::from_secs(5)).fair(false);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn fair(self, fair: bool) -> Self {
         Self { fair, ..self }

@@ -49,6 +49,20 @@ use std::{
 /// [`StampedeGuard::new`](crate::StampedeGuard::new) builds one from a client, a connection or a
 /// [`RedisEndpoint`](crate::RedisEndpoint).
 ///
+/// Two guards over one store share its connections, and neither fetches nor statistics:
+///
+/// ```
+/// # fn main() -> Result<(), stampede_guard::redis::RedisError> {
+/// use stampede_guard::{RedisStore, StampedeGuard, redis};
+/// use std::sync::Arc;
+///
+/// let store = Arc::new(RedisStore::new(redis::Client::open("redis://127.0.0.1/")?));
+/// let shop = StampedeGuard::new(store.clone()).namespace("shop");
+/// let blog = StampedeGuard::new(store).namespace("blog");
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Names
 ///
 /// For namespace `sg` and key `user:42` the entry is `{sg:ruser:42}:v3.7`, with a digit for the layout, that is format,

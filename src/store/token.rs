@@ -6,6 +6,13 @@ use std::fmt;
 /// The id of one attempt to lead, and later of the entry that it filled. Random, and printable in any store.
 ///
 /// The first half names the process that made it.
+///
+/// ```
+/// use stampede_guard::lock::Token;
+///
+/// let token = Token::from_bytes(*b"aaaabbbbccccdddd"); // as read from Redis
+/// assert_eq!(token.as_bytes(), b"aaaabbbbccccdddd");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token([u8; 16]);
 

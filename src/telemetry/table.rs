@@ -25,6 +25,9 @@ macro_rules! table {
                 /// Answers with [`CacheStatus::Miss`](crate::CacheStatus::Miss).
                 misses = Miss;
                 /// Answers with [`CacheStatus::Coalesced`](crate::CacheStatus::Coalesced): calls of the origin that were saved.
+                /// A fetch is shared until its value is stored, which is after its callers have their answer. So the second of
+                /// two calls in a row may be one of these, and no hit. A test that expects a hit calls
+                /// [`drain`](crate::StampedeGuard::drain) between them.
                 coalesced = Coalesced;
                 /// Answers with [`CacheStatus::Bypass`](crate::CacheStatus::Bypass).
                 bypassed = Bypass;

@@ -171,19 +171,59 @@ impl FakeRedis {
     }
 
     /// Reports whether an entry of the key is stored. A hit-for-pass marker counts.
+    ///
+    /// ```
+    /// # #[cfg(feature = "bincode")]
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// use stampede_guard::{FetchContext, FetchOutcome, testing::FakeRedis};
+    ///
+    /// let server = FakeRedis::new();
+    /// let baskets = server.node().guard().cache::<u32>("basket");
+    /// let load = async |_: FetchContext<u32>| Ok::<_, std::io::Error>(FetchOutcome::new(3).do_not_store());
+    /// baskets.entry(7).fetch_with(load).await?;
+    /// assert!(server.holds("basket:7")); // the marker that says so, not the value
+    /// assert_eq!(baskets.get(7).await?, None);
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "bincode"))] fn main() {}
+    /// ```
     #[must_use]
     pub fn holds(&self, key: impl ToKey) -> bool {
         let (key, now) = (Key::new(key), Timestamp::now());
         self.0.store.any_entry(|stored, entry| key.names(stored.key()) && entry.is_retained(now))
     }
 
-    /// Returns the number of leases that have not ended.
+    /// Returns the number of leases that have not ended: see [`is_led`](Self::is_led).
     #[must_use]
     pub fn leases(&self) -> usize {
         self.0.store.leased_keys(|_| true, Timestamp::now()).len()
     }
 
     /// Reports whether a node holds a lease of the key that has not ended.
+    ///
+    /// ```
+    /// # #[cfg(feature = "bincode")]
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// use stampede_guard::testing::{FakeRedis, Origin};
+    ///
+    /// let (server, slow) = (FakeRedis::new(), Origin::gated());
+    /// let guard = server.node().guard();
+    /// let leader = tokio::spawn({
+    ///     let (guard, fetch) = (guard.clone(), slow.fetch(1));
+    ///     async move { guard.fetch("k", fetch).await }
+    /// });
+    /// slow.arrived(1).await;
+    /// assert!(server.is_led("k") && server.leases() == 1);
+    /// slow.open();
+    /// leader.await.unwrap()?;
+    /// guard.drain().await; // the fill has released the lease
+    /// assert!(!server.is_led("k") && server.leases() == 0);
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "bincode"))] fn main() {}
+    /// ```
     #[must_use]
     pub fn is_led(&self, key: impl ToKey) -> bool {
         let key = Key::new(key);
@@ -191,6 +231,23 @@ impl FakeRedis {
     }
 
     /// Returns all events in order. Print them when a test fails.
+    ///
+    /// ```
+    /// # #[cfg(feature = "bincode")]
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// use stampede_guard::testing::{FakeRedis, Origin};
+    ///
+    /// let server = FakeRedis::new();
+    /// let [a, b] = [server.node(), server.node()];
+    /// a.guard().fetch("k", Origin::new().fetch(1)).await?;
+    /// assert_eq!(b.number(), 1);
+    /// let of_b = server.history().into_iter().filter(|event| event.node == Some(b.number())).count();
+    /// assert_eq!(of_b, 0, "{:#?}", server.history());
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "bincode"))] fn main() {}
+    /// ```
     #[must_use]
     pub fn history(&self) -> Vec<Event> {
         self.0.records.lock().history.clone()
@@ -397,17 +454,60 @@ impl Node {
     }
 
     /// Scripts a fault for the next `n` operations of this kind.
+    ///
+    /// ```
+    /// # #[cfg(feature = "bincode")]
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// use stampede_guard::testing::{FakeRedis, Fault, Operation, Origin};
+    ///
+    /// let (node, origin) = (FakeRedis::new().node(), Origin::new());
+    /// node.times(2, Operation::Invalidate, Fault::Fails);
+    /// let guard = node.guard();
+    /// assert!(guard.invalidate("k").await.is_err()); // and sent again in the background
+    /// while guard.drain().await > 0 {}
+    /// assert_eq!(guard.health().pending_invalidations, 0);
+    /// assert_eq!(node.asked(Operation::Invalidate), 3);
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "bincode"))] fn main() {}
+    /// ```
     pub fn times(&self, n: usize, operation: Operation, fault: Fault) {
         self.0.script.lock().entry(operation).or_default().next.push_back((n, fault));
     }
 
     /// Scripts a fault for every operation of this kind, until another call of `always` replaces it or
     /// [`heal`](Self::heal) removes it.
+    ///
+    /// ```
+    /// # #[cfg(feature = "bincode")]
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// use stampede_guard::testing::{FakeRedis, Fault, Operation, Origin};
+    ///
+    /// let (node, origin) = (FakeRedis::new().node(), Origin::new());
+    /// let guard = node.guard();
+    /// node.always(Operation::Fill, Fault::Fails); // a server that is full
+    /// for _ in 0..2 {
+    ///     guard.fetch("k", origin.fetch(1)).await?;
+    ///     guard.drain().await;
+    /// }
+    /// assert_eq!(guard.stats().outage_cache_hits, 1); // the value that could not be stored
+    /// node.heal();
+    /// guard.invalidate("k").await?;
+    /// guard.fetch("k", origin.fetch(2)).await?;
+    /// guard.drain().await;
+    /// assert_eq!(node.guard().fetch("k", origin.fetch(3)).await?, 2);
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "bincode"))] fn main() {}
+    /// ```
     pub fn always(&self, operation: Operation, fault: Fault) {
         self.0.script.lock().entry(operation).or_default().always = Some(fault);
     }
 
-    /// Removes all scripted faults, and lets the node receive wake-ups again. A killed node stays killed.
+    /// Removes all scripted faults, and lets the node receive wake-ups again: see [`always`](Self::always). A killed node
+    /// stays killed.
     pub fn heal(&self) {
         self.0.script.lock().values_mut().for_each(OperationFaults::heal);
         self.0.dies_leading.store(false, SeqCst);
@@ -479,6 +579,23 @@ impl Node {
     }
 
     /// Reconnects a [killed](Self::kill) node, as after a network partition.
+    ///
+    /// ```
+    /// # #[cfg(feature = "bincode")]
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// use stampede_guard::testing::{FakeRedis, Origin};
+    ///
+    /// let (server, origin) = (FakeRedis::new(), Origin::new());
+    /// let [a, b] = [server.node(), server.node()];
+    /// a.kill();
+    /// assert!(a.guard().invalidate("k").await.is_err());
+    /// a.revive();
+    /// a.guard().invalidate("k").await?;
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "bincode"))] fn main() {}
+    /// ```
     pub fn revive(&self) {
         if self.0.is_dead.swap(false, SeqCst) {
             self.0.reconnects.fetch_add(1, SeqCst);
@@ -514,18 +631,48 @@ impl Node {
     }
 
     /// Lets the node receive wake-ups again, and wakes all its waiters, as after a reconnect.
+    ///
+    /// ```
+    /// # #[cfg(feature = "bincode")]
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// use stampede_guard::testing::{FakeRedis, Origin};
+    ///
+    /// let (server, slow) = (FakeRedis::new(), Origin::gated());
+    /// let [a, b] = [server.node(), server.node()];
+    /// let ask = |node: &stampede_guard::testing::Node| {
+    ///     let (guard, fetch) = (node.guard(), slow.fetch(1));
+    ///     tokio::spawn(async move { guard.fetch("k", fetch).await })
+    /// };
+    /// let leader = ask(&a);
+    /// slow.arrived(1).await;
+    /// b.lose_wakes();
+    /// let waiter = ask(&b);
+    /// while b.listening() == 0 {
+    ///     tokio::task::yield_now().await;
+    /// }
+    /// slow.open();
+    /// leader.await.unwrap()?; // the message about it is lost
+    /// b.hear_wakes();
+    /// assert_eq!(waiter.await.unwrap()?, 1);
+    /// slow.assert_fetched_once();
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "bincode"))] fn main() {}
+    /// ```
     pub fn hear_wakes(&self) {
         self.0.is_deaf.store(false, SeqCst);
         self.0.wakes.wake_all();
     }
 
-    /// Returns the number of the node at its server, as in [`Event::node`](super::Event::node).
+    /// Returns the number of the node at its server, as in [`Event::node`](super::Event::node): see
+    /// [`history`](FakeRedis::history).
     #[must_use]
     pub fn number(&self) -> usize {
         self.0.number
     }
 
-    /// Returns the number of keys that this node leads or waits for.
+    /// Returns the number of keys that this node leads or waits for: see [`hear_wakes`](Self::hear_wakes).
     #[must_use]
     pub fn listening(&self) -> usize {
         self.0.wakes.keys()

@@ -112,6 +112,23 @@ impl Origin {
     }
 
     /// Makes one call that takes `cost` after the gate lets it pass. Returns its number, counted from 1.
+    ///
+    /// ```
+    /// # #[cfg(feature = "bincode")]
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// use stampede_guard::testing::Origin;
+    /// use std::time::Duration;
+    /// use tokio::time::Instant;
+    ///
+    /// let (origin, began) = (Origin::new(), Instant::now());
+    /// assert_eq!(origin.work(Duration::from_secs(1)).await, 1);
+    /// assert_eq!(origin.work(Duration::from_secs(2)).await, 2);
+    /// assert_eq!(began.elapsed(), Duration::from_secs(3)); // on the paused clock
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "bincode"))] fn main() {}
+    /// ```
     pub async fn work(&self, cost: Duration) -> usize {
         let running = Running::enter(&self.state);
         self.state.gate.pass().await;
@@ -158,25 +175,53 @@ impl Origin {
         }
     }
 
-    /// Returns the number of calls so far, including calls that were dropped before they completed.
+    /// Returns the number of calls so far, including calls that were dropped before they completed: see
+    /// [`peak`](Self::peak).
     #[must_use]
     pub fn calls(&self) -> usize {
         self.state.calls.lock().began.len()
     }
 
-    /// Returns the number of calls in progress.
+    /// Returns the number of calls in progress: see [`peak`](Self::peak).
     #[must_use]
     pub fn running(&self) -> usize {
         self.state.calls.lock().running
     }
 
     /// Returns the maximum number of concurrent calls so far.
+    ///
+    /// ```
+    /// # #[cfg(feature = "bincode")]
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// use stampede_guard::testing::{FakeRedis, Fault, Operation, Origin};
+    ///
+    /// // Without Redis at most two fetches run at a time.
+    /// let (node, origin) = (FakeRedis::new().node(), Origin::gated());
+    /// node.always(Operation::Get, Fault::Fails);
+    /// node.always(Operation::GetOrLease, Fault::Fails);
+    /// let guard = node.guard().max_fallback_fetches(2);
+    /// for key in 0..5 {
+    ///     let (guard, fetch) = (guard.clone(), origin.fetch(key));
+    ///     tokio::spawn(async move { guard.fetch(key, fetch).await });
+    /// }
+    /// origin.arrived(2).await;
+    /// assert_eq!((origin.running(), origin.calls()), (2, 2));
+    /// origin.release(1); // lets one call end, and the next one begins
+    /// origin.arrived(3).await;
+    /// origin.open(); // lets all calls end
+    /// origin.arrived(5).await;
+    /// assert_eq!(origin.peak(), 2);
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "bincode"))] fn main() {}
+    /// ```
     #[must_use]
     pub fn peak(&self) -> usize {
         self.state.calls.lock().peak
     }
 
-    /// Waits until `n` calls in total have been made.
+    /// Waits until `n` calls in total have been made: see [`gated`](Self::gated).
     ///
     /// # Panics
     ///
@@ -185,12 +230,12 @@ impl Origin {
         self.state.gate.arrived(n).await;
     }
 
-    /// Lets `n` calls pass the gate: waiting ones, or the next to arrive.
+    /// Lets `n` calls pass the gate, waiting ones or the next to arrive: see [`peak`](Self::peak).
     pub fn release(&self, n: usize) {
         self.state.gate.release(n);
     }
 
-    /// Lets every call pass the gate from now on.
+    /// Lets every call pass the gate from now on: see [`gated`](Self::gated).
     pub fn open(&self) {
         self.state.gate.open();
     }
@@ -294,6 +339,27 @@ impl Gate {
     }
 
     /// Waits until the gate lets this caller pass.
+    ///
+    /// ```
+    /// # #[cfg(feature = "bincode")]
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// use stampede_guard::testing::Gate;
+    ///
+    /// let gate = Gate::closed();
+    /// let workers = [(); 2].map(|()| {
+    ///     let gate = gate.clone();
+    ///     tokio::spawn(async move { gate.pass().await })
+    /// });
+    /// gate.arrived(2).await;
+    /// gate.release(1);
+    /// tokio::task::yield_now().await;
+    /// assert_eq!(workers.iter().filter(|worker| worker.is_finished()).count(), 1);
+    /// gate.open();
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "bincode"))] fn main() {}
+    /// ```
     pub async fn pass(&self) {
         self.0.came.send_modify(|came| *came += 1);
         if let Ok(permit) = self.0.permits.acquire().await {
@@ -311,7 +377,7 @@ impl Gate {
         assert!(arrived.is_ok(), "expected {n} arrivals at the gate, counted {} within {BOUND:?}", self.0.came.get());
     }
 
-    /// Lets `n` callers pass: waiting ones, or the next to arrive.
+    /// Lets `n` callers pass, waiting ones or the next to arrive: see [`pass`](Self::pass).
     pub fn release(&self, n: usize) {
         self.0.permits.add_permits(n);
     }

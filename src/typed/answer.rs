@@ -9,6 +9,29 @@ use crate::{
 use std::{ops::Deref, sync::Arc, time::Duration};
 
 /// A value, and how it was obtained. See [`CacheEntry::answer`](crate::CacheEntry::answer).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let guard = stampede_guard::StampedeGuard::in_memory();
+/// # let prices = guard.cache::<String>("price").policy(stampede_guard::Policy::default().jitter(0.0));
+/// use http::{Response, header};
+/// use stampede_guard::{CacheStatus, FetchOutcome};
+///
+/// let load = async |_| Ok::<_, std::io::Error>(FetchOutcome::new("3 EUR".to_owned()));
+/// let price = prices.entry("tea").answer(load).await?;
+/// if price.status() == CacheStatus::Stale {
+///     eprintln!("the price is {:?} old: {}", price.age(), price.value());
+/// }
+/// let response = Response::builder()
+///     .header(header::AGE, price.age().as_secs())
+///     .header(header::CACHE_CONTROL, format!("max-age={}", (price.age() + price.fresh_for()).as_secs()))
+///     .body(price.into_value())?;
+/// # assert_eq!(response.body(), "3 EUR");
+/// # assert_eq!(response.headers()["cache-control"], "max-age=10");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Answer<V> {
     value: V,

@@ -58,7 +58,20 @@ impl StampedeGuard {
     }
 
     /// Returns a view as [`cache`](Self::cache) does, whose values have a codec of their own. They need not implement
-    /// serde's traits. [`ValueCodec`] has an example.
+    /// serde's traits. For a codec of your own see [`ValueCodec`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// # let guard = stampede_guard::StampedeGuard::in_memory();
+    /// use stampede_guard::Codec;
+    ///
+    /// let documents = guard.cache_with::<serde_json::Value>("document", Codec::Json);
+    /// let load = async || serde_json::from_str(r#"{ "title": "Tea" }"#);
+    /// assert_eq!(documents.fetch(42, load).await?["title"], "Tea");
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn cache_with<V>(&self, name: impl AsRef<str>, codec: impl ValueCodec<V>) -> Cache<V>
     where
@@ -73,6 +86,58 @@ impl StampedeGuard {
 /// A view of a guard: one kind of value, with a name, a [`Policy`] and a codec. See [`StampedeGuard::cache`].
 ///
 /// Clones are cheap, and share everything with the guard. [`entry`](Self::entry) gives one call options of its own.
+///
+/// ```
+/// # #[derive(Clone)] struct Db;
+/// # impl Db {
+/// #     async fn user(&self, id: i64) -> Result<User, std::io::Error> { Ok(User { id, name: "Ann".to_owned() }) }
+/// #     async fn rename(&self, _: i64, _: &str) -> Result<(), std::io::Error> { Ok(()) }
+/// # }
+/// use serde::{Deserialize, Serialize};
+/// use stampede_guard::{Cache, Codec, Policy};
+/// use std::time::Duration;
+///
+/// #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// struct User {
+///     id: i64,
+///     name: String,
+/// }
+///
+/// /// The users of the database, each read once in the fleet and then from the cache for five minutes.
+/// #[derive(Clone)]
+/// struct Users {
+///     db: Db,
+///     cache: Cache<User>,
+/// }
+///
+/// impl Users {
+///     async fn get(&self, id: i64) -> Result<User, stampede_guard::Error> {
+///         let db = self.db.clone();
+///         self.cache.fetch(id, async move || db.user(id).await).await
+///     }
+///
+///     async fn rename(&self, id: i64, name: &str) -> Result<(), Box<dyn std::error::Error>> {
+///         self.db.rename(id, name).await?;
+///         Ok(self.cache.invalidate(id).await?) // after the write: no earlier value is stored any more
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (guard, db) = (stampede_guard::StampedeGuard::in_memory(), Db);
+/// let cache = guard
+///     .cache("user")
+///     .policy(Policy::fresh_for(Duration::from_secs(300)))
+///     .codec(Codec::Json)  // readable in Redis
+///     .schema_version(2);  // names are in another order since version 1
+/// let users = Users { db, cache };
+/// assert_eq!(users.get(42).await?.name, "Ann");
+/// users.rename(42, "Bob").await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Values can say how long they are fresh, and keys can have parts:
 ///
 /// ```
 /// # #[derive(Clone)] struct Db;

@@ -17,6 +17,46 @@ use std::{
 };
 
 /// The context of a call of [`fetch_with`](crate::CacheEntry::fetch_with).
+///
+/// The stored value, once it is too old, saves work: the call begins where the last one ended. With a
+/// [validator](FetchOutcome::validator) it can be renewed as it is.
+///
+/// ```
+/// # #[derive(Clone)] struct Db;
+/// # impl Db {
+/// #     async fn orders_since(&self, at: u64, _: Option<std::time::Instant>) -> Result<Vec<u64>, std::io::Error> {
+/// #         Ok((at..3).collect())
+/// #     }
+/// #     async fn save(&self, _: u64, _: u64) -> Result<(), std::io::Error> { Ok(()) }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), stampede_guard::Error> {
+/// # let (guard, db) = (stampede_guard::StampedeGuard::in_memory(), Db);
+/// use stampede_guard::{FetchContext, FetchOutcome, Policy};
+/// use std::{io, time::Duration};
+///
+/// let policy = Policy::fresh_for(Duration::from_secs(60)).keep_for_validation(Duration::from_secs(3600));
+/// let totals = guard.cache::<(u64, u64)>("total").policy(policy); // orders counted, and their sum
+/// let total = totals
+///     .entry("orders")
+///     .fetch_with(async move |cx: FetchContext<(u64, u64)>| {
+///         let (fence, deadline) = (cx.fencing_token(), cx.deadline());
+///         if let Some((count, sum)) = cx.stale() {
+///             println!("{count} orders are in the sum of {sum} already");
+///         }
+///         let (count, sum) = cx.into_stale().unwrap_or_default();
+///         let new = db.orders_since(count, deadline).await?;
+///         let total = (count + new.len() as u64, sum + new.iter().sum::<u64>());
+///         if let Some(fence) = fence {
+///             db.save(fence, total.1).await?; // refuses smaller numbers than the largest one it has seen
+///         }
+///         Ok::<_, io::Error>(FetchOutcome::new(total))
+///     })
+///     .await?;
+/// assert_eq!(total, (3, 3));
+/// # Ok(())
+/// # }
+/// ```
 pub struct FetchContext<T> {
     pub(super) stale: Option<T>,
     /// The entry of the stale value.
@@ -40,7 +80,7 @@ impl<T> FetchContext<T> {
 
     /// Returns the [validator](FetchOutcome::validator) of the stored value that is no longer fresh enough, to ask the
     /// origin whether the value has changed. `None` if there is no such value, if it has no validator, and in a call for
-    /// its own caller only.
+    /// its own caller only. [`FetchOutcome::validator`] has an example.
     #[must_use]
     pub fn validator(&self) -> Option<&[u8]> {
         let validator = self.stored.as_ref()?.payload().validator();
@@ -53,6 +93,7 @@ impl<T> FetchContext<T> {
     /// no stored value. There is one whenever there was a [validator](Self::validator).
     ///
     /// An invalidation during the call ends the value all the same: the caller gets it, and it is not stored again.
+    /// [`FetchOutcome::validator`] has an example.
     #[must_use]
     pub fn unchanged(self) -> Option<FetchOutcome<T>> {
         let outcome = FetchOutcome::new(self.stale?).validator(self.stored.as_ref()?.payload().validator().clone());
@@ -86,6 +127,33 @@ impl<T> fmt::Debug for FetchContext<T> {
 }
 
 /// The result of a call of [`fetch_with`](crate::CacheEntry::fetch_with): a value, and how it may be shared.
+///
+/// ```
+/// # struct Page { html: String, cache_control: &'static str }
+/// # async fn render(_: u32) -> Result<Page, std::io::Error> { Ok(Page { html: "<h1>".into(), cache_control: "private" }) }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), stampede_guard::Error> {
+/// # let guard = stampede_guard::StampedeGuard::in_memory();
+/// use stampede_guard::{FetchContext, FetchOutcome};
+/// use std::{io, time::Duration};
+///
+/// let pages = guard.cache::<String>("page");
+/// let load = async |_: FetchContext<String>| {
+///     let page = render(7).await?;
+///     let outcome = FetchOutcome::new(page.html); // fresh for as long as the policy says
+///     Ok::<_, io::Error>(match page.cache_control {
+///         "private" => outcome.private(),       // for this caller
+///         "no-store" => outcome.do_not_store(), // for all that wait for it now
+///         "max-age=60" => outcome.fresh_for(Duration::from_secs(60)),
+///         _ => outcome,
+///     })
+/// };
+/// let page = pages.entry(7).fetch_with(load).await?;
+/// # guard.drain().await;
+/// # assert_eq!((page.as_str(), pages.get(7).await?), ("<h1>", None));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct FetchOutcome<T> {
     pub(super) value: T,

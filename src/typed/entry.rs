@@ -32,6 +32,8 @@ impl<V: Send + Sync + 'static> Cache<V> {
 
 /// One call on one key of a [`Cache`], with options of its own. See [`Cache::entry`].
 ///
+/// A service that has 200 ms for its response:
+///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), stampede_guard::Error> {
@@ -59,6 +61,26 @@ impl<V: Send + Sync + 'static> CacheEntry<'_, V> {
     /// others, within the limit of [`max_detached`](crate::StampedeGuard::max_detached); that of
     /// [`fetch_scoped`](Self::fetch_scoped) is dropped, and so is one for this caller alone: of a private value, or under
     /// [`bypass`](crate::StampedeGuard::bypass). With two deadlines the earlier one counts. Default: none.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// # let guard = stampede_guard::StampedeGuard::in_memory();
+    /// # let (users, prices) = (guard.cache::<String>("user"), guard.cache::<u32>("price"));
+    /// use std::{io, time::{Duration, Instant}};
+    ///
+    /// // One deadline for all that a request needs.
+    /// let deadline = Instant::now() + Duration::from_millis(500);
+    /// let user = async || Ok::<_, io::Error>("Ann".to_owned());
+    /// let price = async || Ok::<_, io::Error>(3);
+    /// let (user, price) = tokio::try_join!(
+    ///     users.entry(42).deadline(deadline).fetch(user),
+    ///     prices.entry("tea").deadline(deadline).fetch(price),
+    /// )?;
+    /// # assert_eq!((user.as_str(), price), ("Ann", 3));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn deadline(self, at: Instant) -> Self {
         self.earlier(at.into())
     }
@@ -98,6 +120,22 @@ impl<V: Send + Sync + 'static> CacheEntry<'_, V> {
 
     /// Sets the policy of this call: how long the value is used if this call fetches it, and whether this call refreshes
     /// it early. A stored value is used as the call that fetched it said. Default: the policy of the cache.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// # let (guard, is_yesterday) = (stampede_guard::StampedeGuard::in_memory(), true);
+    /// use stampede_guard::Policy;
+    /// use std::{io, time::Duration};
+    ///
+    /// let reports = guard.cache::<String>("report");
+    /// // The numbers of a day that is over do not change.
+    /// let lifetime = Duration::from_secs(if is_yesterday { 86_400 } else { 60 });
+    /// let render = async || Ok::<_, io::Error>("a report".to_owned());
+    /// let report = reports.entry("2026-11-26").policy(Policy::fresh_for(lifetime)).fetch(render).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn policy(mut self, policy: Policy) -> Self {
         self.options.policy = Some(Arc::new(policy));
         self
@@ -159,6 +197,22 @@ impl<V: Send + Sync + 'static> CacheEntry<'_, V> {
 
     /// Like [`fetch`](Self::fetch), for values that are read more often than they are owned: hits within the process
     /// share one decoded value.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// # let guard = stampede_guard::StampedeGuard::in_memory();
+    /// use std::{io, sync::Arc};
+    ///
+    /// let catalogues = guard.cache::<Vec<String>>("catalogue");
+    /// let load = async || Ok::<_, io::Error>(vec!["tea".to_owned(); 10_000]);
+    /// let first: Arc<Vec<String>> = catalogues.entry("de").fetch_arc(load).await?;
+    /// # guard.drain().await;
+    /// let second = catalogues.entry("de").fetch_arc(load).await?;
+    /// assert!(Arc::ptr_eq(&first, &second)); // neither decoded nor copied
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

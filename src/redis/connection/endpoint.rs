@@ -28,8 +28,8 @@ use {
 /// Clients and connections of redis-rs turn into an endpoint where one is asked for ([`IntoEndpoint`]). Build it
 /// explicitly to list the nodes of a cluster or the sentinels of a master, or to set how connections are made:
 ///
-/// ```no_run
-/// # fn example() -> stampede_guard::redis::RedisResult<()> {
+/// ```
+/// # fn main() -> stampede_guard::redis::RedisResult<()> {
 /// use stampede_guard::{IntoEndpoint, StampedeGuard, redis};
 /// use std::time::Duration;
 ///
@@ -66,6 +66,17 @@ type ConnectWith = dyn Fn(Arc<Pipeline>) -> Arc<dyn CommandLink> + Send + Sync;
 ///
 /// A `ClusterClient` of redis-rs is none: it tells neither its nodes nor where it has sent a command. Name some nodes of
 /// the cluster with `RedisEndpoint::cluster`.
+///
+/// ```
+/// # fn main() -> stampede_guard::redis::RedisResult<()> {
+/// use stampede_guard::{IntoEndpoint, Lock, StampedeGuard, redis};
+///
+/// // One endpoint for the cache and for the locks of an application.
+/// let server = redis::Client::open("redis://127.0.0.1/")?.into_endpoint();
+/// let (guard, lock) = (StampedeGuard::new(server.clone()), Lock::new(server));
+/// # Ok(())
+/// # }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not lead to a Redis server, a cluster or the master of sentinels",
     label = "neither a client nor a connection of the redis-rs that this crate was compiled with",
@@ -94,8 +105,8 @@ impl RedisEndpoint {
     ///
     /// A node is not a URL of Redis, there is none, or the nodes differ in their user, password or TLS.
     ///
-    /// ```no_run
-    /// # fn example() -> stampede_guard::redis::RedisResult<()> {
+    /// ```
+    /// # fn main() -> stampede_guard::redis::RedisResult<()> {
     /// use stampede_guard::{RedisEndpoint, StampedeGuard};
     ///
     /// let guard = StampedeGuard::new(RedisEndpoint::cluster(["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"])?);
@@ -128,11 +139,14 @@ impl RedisEndpoint {
     /// Receives messages over a connection of this client. Needed for existing connections, which cannot be made a
     /// second time. A client of a replica will do as well; waiters for a lock then poll.
     ///
-    /// ```no_run
-    /// # async fn example() -> stampede_guard::redis::RedisResult<()> {
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> stampede_guard::redis::RedisResult<()> {
+    /// # let server = stampede_guard_support::RedisServer::start();
+    /// # let url = server.url();
     /// use stampede_guard::{IntoEndpoint, StampedeGuard, redis};
     ///
-    /// let client = redis::Client::open("redis://127.0.0.1/")?;
+    /// let client = redis::Client::open(url)?;
     /// let server = client.get_multiplexed_async_connection().await?.into_endpoint().subscribe_via(client);
     /// let guard = StampedeGuard::new(server);
     /// # Ok(())
@@ -228,8 +242,8 @@ impl RedisEndpoint {
     ///
     /// A sentinel is not a URL of Redis, its URL has a database, or there is no sentinel.
     ///
-    /// ```no_run
-    /// # fn example() -> stampede_guard::redis::RedisResult<()> {
+    /// ```
+    /// # fn main() -> stampede_guard::redis::RedisResult<()> {
     /// use stampede_guard::{RedisEndpoint, StampedeGuard};
     ///
     /// let sentinels = ["redis://10.0.0.1:26379", "redis://10.0.0.2:26379", "redis://10.0.0.3:26379"];
@@ -249,8 +263,8 @@ impl RedisEndpoint {
     ///
     /// As of [`sentinel`](Self::sentinel), and what the settings cause.
     ///
-    /// ```no_run
-    /// # fn example() -> stampede_guard::redis::RedisResult<()> {
+    /// ```
+    /// # fn main() -> stampede_guard::redis::RedisResult<()> {
     /// use stampede_guard::{RedisEndpoint, StampedeGuard};
     ///
     /// let endpoint = RedisEndpoint::sentinel_with(["redis://10.0.0.1:26379"], "mymaster", |client| {

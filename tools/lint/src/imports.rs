@@ -14,11 +14,11 @@ pub(crate) struct Import {
 }
 
 /// One name of a `use` statement.
-struct Leaf {
+pub(crate) struct Leaf {
     line: usize,
-    path: Vec<String>,
+    pub(crate) path: Vec<String>,
     /// The name under which it is known in the importing module.
-    alias: String,
+    pub(crate) alias: String,
 }
 
 /// Returns the module in which each token stands, in a file whose outermost module is `module`.
@@ -91,7 +91,7 @@ pub(crate) fn imports(tokens: &[Token], module: &str, modules: &BTreeSet<String>
 }
 
 /// Reads the use tree at `at`, adds its names to `leaves`, and returns the index after it.
-fn use_tree(tokens: &[Token], mut at: usize, prefix: &[String], leaves: &mut Vec<Leaf>) -> usize {
+pub(crate) fn use_tree(tokens: &[Token], mut at: usize, prefix: &[String], leaves: &mut Vec<Leaf>) -> usize {
     let (mut path, line) = (prefix.to_vec(), tokens[at].line);
     while at < tokens.len() {
         match tokens[at].text.as_str() {

@@ -3,6 +3,7 @@
 //! ```console
 //! cargo run -q -p lint -- words        # words that hide the actor, retired names, long test names
 //! cargo run -q -p lint -- structure    # circles of files, knots of top-level modules, sizes, states and tables of the engine
+//! cargo run -q -p lint -- examples     # public functions without an example
 //! cargo run -q -p lint -- all
 //! ```
 //!
@@ -11,6 +12,7 @@
 
 mod circles;
 mod engine;
+mod examples;
 mod imports;
 mod modules;
 mod rust;
@@ -42,9 +44,10 @@ fn main() -> ExitCode {
     let checks: &[fn(&Files) -> Findings] = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["words"] => &[words::check],
         ["structure"] => &[structure::check],
-        ["all"] => &[words::check, structure::check],
+        ["examples"] => &[examples::check],
+        ["all"] => &[words::check, structure::check, examples::check],
         _ => {
-            eprintln!("usage: cargo run -q -p lint -- words|structure|all");
+            eprintln!("usage: cargo run -q -p lint -- words|structure|examples|all");
             return ExitCode::from(2);
         }
     };
