@@ -29,7 +29,8 @@
 //!
 //! let user: String = guard.fetch("user:42", async move || db.load_user(42).await).await?;
 //!
-//! let users: Cache<String> = guard.cache("user").policy(Policy::fresh_for(Duration::from_secs(60)));
+//! let minute = Policy::fresh_for(Duration::from_secs(60));
+//! let users: Cache<String> = guard.cache("user").policy(minute);
 //! # let db = other;
 //! let user = users.fetch(42, async move || db.load_user(42).await).await?;
 //! users.invalidate(42).await?; // after a write
@@ -122,8 +123,6 @@ pub(crate) mod outage_cache;
 mod policy;
 #[cfg(feature = "redis")]
 pub mod redis;
-#[cfg(feature = "serde")]
-mod settings;
 #[cfg(feature = "unstable")]
 pub mod store;
 #[cfg(not(feature = "unstable"))]
@@ -137,6 +136,10 @@ mod typed;
 #[cfg(feature = "http")]
 mod uncached;
 mod versions;
+
+// rustdoc lists the methods of `StampedeGuard` in the order of the modules: settings after what they are for.
+mod operations;
+mod settings;
 
 /// The snippets of the README are doctests.
 #[cfg(all(doctest, feature = "axum", feature = "bincode", feature = "redis"))]
@@ -169,7 +172,7 @@ pub use near_cache::NearCacheConfig;
 pub use outage_cache::OutageCacheConfig;
 pub use policy::Policy;
 #[cfg(feature = "serde")]
-pub use settings::Settings;
+pub use settings::file::Settings;
 #[cfg(feature = "unstable")]
 pub use store::port::Store;
 pub use store::{memory::MemoryStore, port::IntoStore};

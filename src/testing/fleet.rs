@@ -443,7 +443,6 @@ impl NodeState {
 
 impl Node {
     /// Returns a guard over this node, as `StampedeGuard::new(node.clone())`.
-    #[must_use]
     pub fn guard(&self) -> StampedeGuard {
         StampedeGuard::new(self.clone())
     }

@@ -4,10 +4,10 @@ use crate::{Files, Findings};
 use std::collections::BTreeMap;
 
 /// Maximum number of code lines of the library. To be lowered with the library.
-const LINES: usize = 18166;
+const LINES: usize = 18152;
 
 /// Maximum number of code lines of each module. To be lowered with the module.
-const MODULE_LINES: [(&str, usize); 30] = [
+const MODULE_LINES: [(&str, usize); 31] = [
     ("backoff", 17),
     ("cache_status", 27),
     ("clock", 69),
@@ -17,7 +17,7 @@ const MODULE_LINES: [(&str, usize); 30] = [
     ("error", 140),
     ("file_values", 24),
     ("fingerprint", 420),
-    ("guard", 231),
+    ("guard", 71),
     ("guide", 13),
     ("health", 52),
     ("hot_keys", 140),
@@ -27,14 +27,15 @@ const MODULE_LINES: [(&str, usize); 30] = [
     ("lib", 93),
     ("lock", 978),
     ("near_cache", 120),
+    ("operations", 31),
     ("outage_cache", 118),
     ("policy", 147),
     ("redis", 3334),
-    ("settings", 75),
+    ("settings", 191),
     ("store", 1241),
     ("sync", 476),
     ("telemetry", 895),
-    ("testing", 732),
+    ("testing", 731),
     ("typed", 903),
     ("uncached", 68),
     ("versions", 94),
