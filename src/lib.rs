@@ -89,8 +89,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(feature = "unstable"), allow(unreachable_pub, reason = "what only the feature `unstable` opens"))]
 #![cfg_attr(
-    not(all(feature = "http", feature = "redis")),
-    allow(dead_code, reason = "what only the HTTP layer or only a store outside of the process needs")
+    not(all(feature = "http", feature = "redis", feature = "_typed")),
+    allow(dead_code, reason = "what only the HTTP layer, typed values or a store outside of the process need")
 )]
 
 mod backoff;

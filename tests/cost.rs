@@ -1,6 +1,7 @@
 //! Limits on allocations: of a hit, of a hit through the HTTP layer beyond the bare service, and of a waiting caller.
 //! Allocations are the same on every machine, so this test limits them. Instructions are measured by
 //! `benches/instructions`, times by `benches/paths.rs`.
+#![cfg(all(feature = "bincode", feature = "http"))]
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
 
 use bytes::Bytes;

@@ -1,4 +1,5 @@
 //! What the documents say and name: tests, files, events, reasons, pages.
+#![cfg(feature = "http")]
 
 use stampede_guard::http::Uncached;
 use std::{

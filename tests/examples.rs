@@ -1,4 +1,5 @@
 //! The examples, each run as the process that a user would start.
+#![cfg(all(feature = "axum", feature = "bincode", feature = "redis"))]
 #![allow(clippy::disallowed_methods, reason = "tests make their own randomness")]
 
 use serde_json::Value;

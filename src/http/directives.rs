@@ -1,7 +1,6 @@
 //! `Cache-Control` and its targeted variants (RFC 9213), parsed once into the directives that this cache uses.
 
-use http::{HeaderMap, HeaderName, HeaderValue, header};
-use sfv::{BareItem, Dictionary, Item, ListEntry, Parser};
+use http::{HeaderMap, HeaderName, header};
 use std::time::Duration;
 
 /// The directives of a request or a response (RFC 9111 §5.2, RFC 5861).
@@ -28,40 +27,33 @@ pub(super) struct Directives {
 }
 
 impl Directives {
-    /// Returns the directives of a response for this cache: those of the first targeted field that is a dictionary with
-    /// members, otherwise of `Cache-Control`, otherwise of `Pragma`. RFC 9111 §5.4 gives `Pragma` no meaning in a
+    /// Returns the directives of a response for this cache: those of the first targeted field with a directive that this
+    /// cache knows, otherwise of `Cache-Control`, otherwise of `Pragma`. RFC 9111 §5.4 gives `Pragma` no meaning in a
     /// response, but origins that send `no-cache` there mean it.
     pub(super) fn for_cache(headers: &HeaderMap, targets: &[HeaderName]) -> Self {
-        targets.iter().find_map(|field| Self::targeted(headers, field)).unwrap_or_else(|| Self::of(headers))
-    }
-
-    /// Parses a targeted field. `None` if it is empty or not a dictionary: it is then ignored (RFC 9213 §2.1). The last of
-    /// several members with one name counts (RFC 9651 §4.2.2). A flag that is `?0` is not set.
-    fn targeted(headers: &HeaderMap, field: &HeaderName) -> Option<Self> {
-        headers.get(field)?; // PERF: most responses have none
-        let lines: Vec<&[u8]> = headers.get_all(field).iter().map(HeaderValue::as_bytes).collect();
-        let members: Dictionary = Parser::new(&lines.join(&b", "[..])).parse().ok()?;
-        let mut directives = Self { are_targeted: true, ..Self::default() };
-        for (name, member) in &members {
-            let value = if let ListEntry::Item(Item { bare_item, .. }) = member { Some(bare_item) } else { None };
-            let span = value.and_then(BareItem::as_integer).and_then(|number| seconds(number.to_string().as_bytes()));
-            directives.set(name.as_str().as_bytes(), value != Some(&BareItem::Boolean(false)), span);
-        }
-        (!members.is_empty()).then_some(directives)
+        let none = Self { are_targeted: true, ..Self::default() };
+        let targeted = targets.iter().map(|field| none.with(headers, field)).find(|directives| *directives != none);
+        targeted.unwrap_or_else(|| Self::of(headers))
     }
 
     /// Parses `Cache-Control`, or `Pragma` without one (RFC 9111 §5.4).
     pub(super) fn of(headers: &HeaderMap) -> Self {
-        let mut directives = Self { no_cache: pragma(headers), ..Self::default() };
-        for line in headers.get_all(header::CACHE_CONTROL) {
+        Self { no_cache: pragma(headers), ..Self::default() }.with(headers, &header::CACHE_CONTROL)
+    }
+
+    /// Adds the directives of a field. A targeted field is read as `Cache-Control` is, and not as a dictionary of RFC 9651.
+    fn with(mut self, headers: &HeaderMap, field: &HeaderName) -> Self {
+        for line in headers.get_all(field) {
             let mut quotes = Quotes::default();
-            line.as_bytes().split(|byte| quotes.end_member(*byte)).for_each(|directive| directives.note(directive));
+            // A semicolon separates too: what follows it is a parameter of a targeted field, or a mistake.
+            let mut ends = |byte: &u8| quotes.end_member(*byte) || *byte == b';' && !quotes.open;
+            line.as_bytes().split(&mut ends).for_each(|directive| self.note(directive));
             if quotes.open {
                 // An unclosed quote quotes nothing, because a `no-store` may follow it.
-                line.as_bytes().split(|byte| *byte == b',').for_each(|directive| directives.note(directive));
+                line.as_bytes().split(|byte| b",;".contains(byte)).for_each(|directive| self.note(directive));
             }
         }
-        directives
+        self
     }
 
     /// Reports whether the response must not be served stale (RFC 9111 §4.2.4). `s-maxage` implies `proxy-revalidate`
@@ -70,25 +62,22 @@ impl Directives {
         self.must_revalidate || self.proxy_revalidate || self.no_cache || self.s_maxage.is_some()
     }
 
+    /// Records a directive. RFC 9111 §4.2.1: of repeated numbers the least counts, and an invalid one is 0, which makes a
+    /// response stale.
     fn note(&mut self, directive: &[u8]) {
         let mut parts = directive.splitn(2, |byte| *byte == b'=');
         let name = parts.next().unwrap_or_default().trim_ascii().to_ascii_lowercase();
-        self.set(&name, true, parts.next().and_then(number));
-    }
-
-    /// Records a directive with the number that its value is, if it is one. RFC 9111 §4.2.1: of repeated numbers the least
-    /// counts, and an invalid one is 0, which makes a response stale.
-    fn set(&mut self, name: &[u8], flag: bool, number: Option<Duration>) {
+        let number = parts.next().and_then(number);
         let least = |known: Option<Duration>| Some(known.unwrap_or(Duration::MAX).min(number.unwrap_or_default()));
-        match name {
-            b"public" => self.public = flag,
-            b"private" => self.private = flag,
-            b"no-store" => self.no_store = flag,
-            b"no-cache" => self.no_cache = flag,
-            b"must-revalidate" => self.must_revalidate = flag,
-            b"proxy-revalidate" => self.proxy_revalidate = flag,
-            b"must-understand" => self.must_understand = flag,
-            b"only-if-cached" => self.only_if_cached = flag,
+        match &name[..] {
+            b"public" => self.public = true,
+            b"private" => self.private = true,
+            b"no-store" => self.no_store = true,
+            b"no-cache" => self.no_cache = true,
+            b"must-revalidate" => self.must_revalidate = true,
+            b"proxy-revalidate" => self.proxy_revalidate = true,
+            b"must-understand" => self.must_understand = true,
+            b"only-if-cached" => self.only_if_cached = true,
             b"max-age" => self.max_age = least(self.max_age),
             b"s-maxage" => self.s_maxage = least(self.s_maxage),
             b"stale-while-revalidate" => self.stale_while_revalidate = least(self.stale_while_revalidate),
@@ -152,6 +141,7 @@ pub(super) const FOREVER: u64 = 1 << 31;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::HeaderValue;
     use proptest::prelude::*;
 
     const CDN: HeaderName = HeaderName::from_static("cdn-cache-control");
@@ -272,35 +262,28 @@ mod tests {
     }
 
     #[test]
-    fn first_targeted_field_with_members_is_used() {
+    fn first_targeted_field_with_a_known_directive_is_used() {
         let general = ("cache-control", "max-age=1");
         assert_eq!(directives_of(&[]), Directives::default());
         assert_eq!(directives_of(&[general]), only_max_age(1, false));
-        assert_eq!(directives_of(&[general, ("cdn-cache-control", "max-age=2")]), only_max_age(2, true));
-        let both = [general, ("cdn-cache-control", "max-age=2"), ("ours-cache-control", "max-age=3;x=y")];
-        assert_eq!(directives_of(&both), only_max_age(3, true));
-        let lines = [("cdn-cache-control", "max-age=2"), ("cdn-cache-control", "max-age=4")];
-        assert_eq!(directives_of(&lines), only_max_age(4, true));
-        assert!(directives_of(&[general, ("cdn-cache-control", "unknown")]).are_targeted);
-    }
-
-    #[test]
-    fn invalid_targeted_field_is_ignored() {
-        for garbage in ["", "  ", "max-age=", "max-age=60,", "Max-Age=60", "max-age=60 no-store", "max-age=\"60", "é"]
-        {
-            let fields = [("cdn-cache-control", garbage), ("cache-control", "max-age=1")];
-            assert_eq!(directives_of(&fields), only_max_age(1, false), "{garbage}");
+        for ignored in ["", "  ", "!", "unknown", "\u{e9}=1"] {
+            assert_eq!(directives_of(&[general, ("cdn-cache-control", ignored)]), only_max_age(1, false), "{ignored}");
         }
+        assert_eq!(directives_of(&[general, ("cdn-cache-control", "max-age=2")]), only_max_age(2, true));
+        let both = [general, ("cdn-cache-control", "max-age=2"), ("ours-cache-control", "max-age=3")];
+        assert_eq!(directives_of(&both), only_max_age(3, true));
     }
 
     #[test]
-    fn targeted_max_age_of_a_wrong_type_is_stale() {
-        for value in ["max-age=\"60\"", "max-age=1.5", "max-age=-1", "max-age", "max-age=(60)", "max-age=x"] {
+    fn targeted_field_is_read_as_cache_control() {
+        for value in ["max-age=1.5", "max-age=-1", "max-age", "max-age=(60)", "max-age=60 no-store"] {
             assert_eq!(directives_of(&[("cdn-cache-control", value)]), only_max_age(0, true), "{value}");
         }
         assert_eq!(directives_of(&[("cdn-cache-control", "max-age=999999999999")]), only_max_age(1 << 31, true));
-        assert!(directives_of(&[("cdn-cache-control", "private=\"x\"")]).private);
-        assert!(!directives_of(&[("cdn-cache-control", "private=?0")]).private);
+        assert_eq!(directives_of(&[("cdn-cache-control", "max-age=60;x=\"a;public\"")]), only_max_age(60, true));
+        for value in ["private", "private=\"x\"", "private;x", "max-age=60; private", "x=\"a; private"] {
+            assert!(directives_of(&[("cdn-cache-control", value)]).private, "{value}");
+        }
     }
 
     proptest! {

@@ -55,7 +55,7 @@ pub fn age(headers: &HeaderMap) -> Duration {
 
 /// Encodes the head of a response that arrived with this age.
 #[must_use]
-pub fn encode_head(status: StatusCode, headers: &HeaderMap, age: Duration) -> Option<Vec<u8>> {
+pub fn encode_head(status: StatusCode, headers: &HeaderMap, age: Duration) -> Vec<u8> {
     let sharing = Sharing::of(headers, &HttpOptions::default());
     let (headers, index_id) = (validation::end_to_end(headers), Token::from_bytes([0; 16]));
     stored_response::encode(&SharedHead { status, headers, age, sharing, others: None, index_id })

@@ -343,8 +343,10 @@ impl OriginResponse<'_> {
             others,
             index_id: replaced.map_or(self.id, |replaced| replaced.head.index_id),
         };
-        let fits = |encoded: &Vec<u8>| encoded.len() <= self.resource.config.max_payload;
-        let encoded = stored_response::encode(&head).filter(fits).ok_or(Uncached::TooLarge)?;
+        let encoded = stored_response::encode(&head);
+        if encoded.len() > self.resource.config.max_payload {
+            return Err(Uncached::TooLarge);
+        }
         let lifetimes = self.lifetimes(head.status, &terms, is_unknown);
         let index = secondary_key.as_ref().map(|secondary_key| Box::new(secondary_key.index()));
         let response = InFlightResponse {

@@ -1,6 +1,7 @@
 //! The engine within one process: which caller fetches, which callers wait, and what happens when a caller is dropped.
 //!
 //! Tests that depend on time run with paused time, so the speed of the machine does not matter.
+#![cfg(all(feature = "bincode", feature = "testing", feature = "unstable"))]
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
 
 mod cache;

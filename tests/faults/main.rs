@@ -9,6 +9,7 @@
 //!
 //! Outcomes and counts are asserted. Times are only printed because they depend on the machine; only a hang is a
 //! failure.
+#![cfg(all(feature = "bincode", feature = "redis"))]
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
 
 mod ended_leases;

@@ -1,4 +1,12 @@
 //! Several processes, or several guards in one process, over one real Redis: one of them computes.
+#![cfg(all(
+    feature = "bincode",
+    feature = "connection-manager",
+    feature = "http",
+    feature = "json",
+    feature = "lock",
+    feature = "postcard"
+))]
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
 
 mod cache;

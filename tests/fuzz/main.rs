@@ -1,6 +1,7 @@
 //! Runs the targets of cargo-fuzz without cargo-fuzz: every file of the corpus, and 4,000 inputs derived from it.
 //!
 //! `PROPTEST_CASES` sets a higher number of inputs, and `PROPTEST_RNG_SEED` repeats a run.
+#![cfg(all(feature = "_fuzz", feature = "json", feature = "postcard"))]
 #![allow(clippy::disallowed_methods, reason = "tests make their own randomness")]
 
 mod generate;
@@ -41,6 +42,16 @@ fn corpus_of_the_envelope_has_whole_heads() {
     for (name, input) in corpus("envelope").into_iter().filter(|(name, _)| name.starts_with("value")) {
         assert!(input.len() > targets::envelope::HEAD, "{name} has {} bytes", input.len());
     }
+}
+
+/// Inputs derived from heads of an older format would not decode, and show nothing.
+#[test]
+fn corpus_of_stored_heads_decodes() {
+    let stored: Vec<_> = corpus("head").into_iter().filter(|(name, _)| name.starts_with("stored")).collect();
+    for (name, input) in &stored {
+        assert!(stampede_guard::fuzzing::decode_head(&input.clone().into()).is_some(), "{name}");
+    }
+    assert!(stored.len() > 4);
 }
 
 fn fuzz(target: &str, allowance: usize) {

@@ -17,6 +17,7 @@
 //! | the layer as a tower service, around a hyper server and client, over other protocols | `contract`, `sockets`, `keyed`, `spans` |
 //! | laws for random sites; cases of a public suite for caches | `laws`, `suite` |
 //! | helpers of these tests | `kit` |
+#![cfg(all(feature = "axum", feature = "bincode", feature = "redis", feature = "testing", feature = "tracing"))]
 #![allow(clippy::disallowed_methods, reason = "tests make their own randomness")]
 
 mod anonymous;

@@ -73,7 +73,7 @@ async fn a_waiter_of_another_variant_fetches_its_own() {
 /// Returns the Redis key of the Vary index, which is the entry at the primary key.
 async fn index(server: &RedisServer) -> String {
     let names: Vec<String> =
-        redis::cmd("KEYS").arg("*:v3.4.get-http").query_async(&mut server.connection().await).await.expect("up");
+        redis::cmd("KEYS").arg("*:v3.?.get-http").query_async(&mut server.connection().await).await.expect("up");
     assert_eq!(names.len(), 1, "{names:?}");
     names[0].clone()
 }

@@ -1,4 +1,5 @@
 //! Black-box HTTP tests: proxy processes, an origin server, one Redis, and clients that may misbehave.
+#![cfg(all(feature = "axum", feature = "bincode", feature = "redis"))]
 #![allow(clippy::disallowed_methods, reason = "tests make their own randomness")]
 
 mod client;

@@ -1,4 +1,5 @@
 //! Tests of the lock recipes without the cache: their guarantees and their known failures.
+#![cfg(all(feature = "bincode", feature = "lock", feature = "testing"))]
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
 
 mod answers;

@@ -1,6 +1,14 @@
 //! What a guard shows of its work: statistics by name, metrics, and spans.
 //!
 //! The tests run in one thread each, because the recorder and the subscriber of a test belong to its thread.
+#![cfg(all(
+    feature = "axum",
+    feature = "bincode",
+    feature = "metrics",
+    feature = "redis",
+    feature = "testing",
+    feature = "tracing"
+))]
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
 
 mod collector;

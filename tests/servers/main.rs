@@ -1,5 +1,17 @@
 //! Redis as it is run in production: with ACLs, passwords, TLS, too little memory, in a cluster, and with server
 //! errors.
+#![cfg(all(
+    feature = "axum",
+    feature = "bincode",
+    feature = "cluster",
+    feature = "connection-manager",
+    feature = "lock",
+    feature = "sentinel",
+    feature = "testing",
+    feature = "tls-rustls",
+    feature = "tracing",
+    feature = "unstable"
+))]
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
 
 mod acl;

@@ -35,6 +35,7 @@
 //!
 //! `STAMPEDE_SIM_SEEDS=100000` runs that number of seeds. `STAMPEDE_SIM_SEED=123` runs that seed and prints all events.
 //! `STAMPEDE_SIM_REPORT=path` writes the [figures](report) of each seed, so that two builds can be compared.
+#![cfg(all(feature = "bincode", feature = "testing", feature = "unstable"))]
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
 
 mod calls;

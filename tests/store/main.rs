@@ -1,4 +1,5 @@
 //! The contract of `Store`, checked on every store of the crate.
+#![cfg(all(feature = "bincode", feature = "connection-manager", feature = "lock", feature = "unstable"))]
 #![allow(clippy::disallowed_methods, reason = "tests make their own time and randomness")]
 
 mod ended_leases;
