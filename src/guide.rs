@@ -31,6 +31,7 @@
 //! | [troubleshooting] | from a symptom to its cause and the setting |
 //! | [guarantees] | what is promised, and what is not |
 //! | [performance] | figures |
+//! | [stability] | what may a release change; public dependencies; how to do without bincode? |
 #![cfg(doc)]
 
 /// Defines the module of each page. The definitions of links come first, so that they replace those of the page, which
@@ -45,6 +46,6 @@ macro_rules! pages {
 
 pages! {
     [checklist] [cluster] [deploys] [front_ends] [guarantees] [http] [layers] [locks] [log_lines] [memory] [migration]
-    [observing] [outages] [performance] [policies] [proxies] [redis] [rfcs] [rights] [sentinel] [servers] [spans] [start]
-    [testing] [times] [troubleshooting] [uncached] [values]
+    [observing] [outages] [performance] [policies] [proxies] [redis] [rfcs] [rights] [sentinel] [servers] [spans]
+    [stability] [start] [testing] [times] [troubleshooting] [uncached] [values]
 }
