@@ -3,7 +3,7 @@
 
 use super::{
     body::{CacheBody, OriginBody},
-    forward::{self, BodyPresence},
+    forward,
     key::{Target, layout_of_responses},
     origin::OriginRequest,
     reply::{self, Answer, Finished, Recorder, StatusNote, Storage, annotate},
@@ -65,9 +65,9 @@ impl<S> Layer<S> for StampedeGuard {
 /// become responses too: 504 for the fetch timeout, 500 for a panic, and 503 with `Retry-After` for a rejected request,
 /// also after a recent failure.
 ///
-/// A request with a body bypasses the cache, because the body is not part of the key. If a layer above the guard hides
-/// whether a body is empty, for example tower-http's `RequestBodyTimeoutLayer`, a body of axum is polled once to find
-/// out; another type of body then counts as one that is not empty.
+/// A request with a body bypasses the cache, because the body is not part of the key. So does one whose body does not say
+/// that it is empty, because a layer above the guard hides that, for example tower-http's `RequestBodyTimeoutLayer`: put
+/// that layer inside of the guard.
 ///
 /// `Cache-Control` of the handlers decides what is stored. Each route can have a clone with settings of its own:
 ///
@@ -118,11 +118,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<Req>) -> Self::Future {
-        let presence = forward::body_presence(&request);
-        if presence == BodyPresence::Unknown {
-            return ResponseFuture::slow(self.clone().probe_body(request));
-        }
-        let has_body = presence == BodyPresence::Present;
+        let has_body = forward::has_body(&request);
         let options = &self.guard.config.http;
         let mut cache_request = match request::disposition(request.method(), request.headers(), has_body, options) {
             Disposition::Cache(cache_request) => cache_request,
@@ -228,18 +224,6 @@ impl<S> HttpCache<S> {
         }
         *request.headers_mut() = HeaderMap::clone(&policy.headers);
         self.forward(request, reason).await
-    }
-
-    /// Finds out whether the request has a body, and handles it accordingly.
-    async fn probe_body<Req, B: OriginBody>(mut self, mut request: Request<Req>) -> Finished<B, S::Error>
-    where
-        S: Service<Request<Req>, Response = Response<B>, Error: Send + 'static, Future: Send> + Clone + Send + 'static,
-        Req: Body + Send + 'static,
-    {
-        match forward::is_empty(request.body_mut()).await {
-            true => self.call(request).await,
-            false => self.forward(request, Uncached::RequestBody).await,
-        }
     }
 
     /// Forwards the request unchanged, for its own client only.

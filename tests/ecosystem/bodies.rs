@@ -67,9 +67,9 @@ async fn decompression_in_either_order_gives_the_plain_text() {
     }
 }
 
-/// These layers hide from the guard whether a body is empty.
+/// These layers hide whether a body is empty: from a guard inside of them too, for which each request then has one.
 #[tokio::test]
-async fn request_body_layers_in_either_order_keep_it_on() {
+async fn request_body_layers_inside_of_the_guard_keep_it_on() {
     for is_outside in [true, false] {
         let (guard, origin) = (guard(), Origin::new());
         let echo = Router::new().route("/echo", post(|body: Bytes| async { body }));
@@ -80,11 +80,11 @@ async fn request_body_layers_in_either_order_keep_it_on() {
             true => router.layer(guard.clone()).layer(unpack).layer(timeout),
             false => router.layer(unpack).layer(timeout).layer(guard.clone()),
         };
-        for _ in 0..3 {
-            assert_eq!(ask(&site, get_with("/news", &[])).await.text(), "page 1");
+        for n in 1..=3 {
+            let n = if is_outside { n } else { 1 };
+            assert_eq!(ask(&site, get_with("/news", &[])).await.text(), format!("page {n}"));
             at_rest(&guard).await;
         }
-        assert_eq!(origin.calls(), 1);
 
         let packed = Router::new().route("/", post(|| async { text() })).layer(CompressionLayer::new());
         let packed = packed.oneshot(request(Method::POST, "/", &GZIP, Body::empty())).await.expect("an answer");
