@@ -33,7 +33,6 @@ use std::{fmt, sync::Arc};
 ///
 /// A guard can be created anywhere, also outside of a runtime; it connects with the first request. Requests need a
 /// tokio runtime with time enabled, and with I/O enabled for Redis.
-#[derive(Clone)]
 #[must_use = "a setter changes the guard that it returns"]
 pub struct StampedeGuard {
     pub(crate) engine: Arc<Engine>,
@@ -57,9 +56,9 @@ impl StampedeGuard {
     /// # }
     /// ```
     pub fn new(store: impl IntoStore) -> Self {
-        let config = Config::default();
-        let counters = config.meter.named_counters();
-        Self { engine: Engine::new(store.into_store(), counters), config: Arc::new(config) }
+        let (mut config, store) = (Config::default(), store.into_store());
+        config.meter.server = store.host().map(Into::into);
+        Self { engine: Engine::new(store, config.meter.named_counters()), config: Arc::new(config) }
     }
 
     /// Creates a guard over the Redis server of a URL: `redis://` (TCP), `rediss://` (TLS, feature `tls-rustls`) or
@@ -161,6 +160,15 @@ impl StampedeGuard {
     pub(crate) fn set(mut self, change: impl FnOnce(&mut Config)) -> Self {
         change(Arc::make_mut(&mut self.config));
         self
+    }
+}
+
+/// Registers the metrics of the clone, so that the first scrape has them. The settings of a guard that is cloned are
+/// complete; a new one may get another namespace.
+impl Clone for StampedeGuard {
+    fn clone(&self) -> Self {
+        self.config.meter.register_metrics();
+        Self { engine: self.engine.clone(), config: self.config.clone() }
     }
 }
 

@@ -176,6 +176,8 @@ pub use settings::file::Settings;
 #[cfg(feature = "unstable")]
 pub use store::port::Store;
 pub use store::{memory::MemoryStore, port::IntoStore};
+#[cfg(feature = "metrics")]
+pub use telemetry::HISTOGRAM_BUCKETS;
 pub use telemetry::Stats;
 #[cfg(feature = "_typed")]
 pub use typed::{

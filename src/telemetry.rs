@@ -16,10 +16,14 @@ mod spans;
 mod table;
 
 pub use self::counters::Stats;
+#[cfg(feature = "metrics")]
+pub use self::metrics::HISTOGRAM_BUCKETS;
+#[cfg(feature = "lock")]
+pub(crate) use self::metrics::LockMeter;
 pub(crate) use self::{
     counters::{Meter, NamedCounters},
     events::*,
     metrics::{NearCacheBytes, OpenBreaker, PendingInvalidation, Timed, open_breaker, pending_invalidation},
     spans::{RequestSpan, record_lease_wait, record_role, record_status},
-    table::{FetchFailure, FrontEnd, Role, StoreOperation},
+    table::{FetchFailure, FrontEnd, StoreOperation},
 };

@@ -446,15 +446,13 @@ impl<'a> Call<'a> {
     }
 
     fn rejection(&self, error: Error) -> AnyAnswer {
-        if error.kind() == ErrorKind::Overloaded {
-            telemetry::overloaded(&self.resource().config.meter, &self.resource().key, &error);
-        }
+        telemetry::rejected(&self.resource().config.meter, &self.resource().key, &error);
         self.policy.reject(error)
     }
 
     /// Rejects a caller whose fetch has begun and will not end.
     fn cancelled(&self) -> Attempt {
-        Attempt::Done(self.policy.reject(cancelled()), CacheStatus::Rejected, true)
+        Attempt::Done(self.rejection(cancelled()), CacheStatus::Rejected, true)
     }
 }
 

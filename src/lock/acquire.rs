@@ -5,14 +5,15 @@ use super::{
     client::{Notification, Registration, WaitHandle},
     error::{LockError, LockErrorKind},
     guard::LockGuard,
-    handle::{Lock, WaitPolicy, check_ttl},
+    handle::{Lock, check_ttl},
     recipe::Queue,
 };
 use crate::{
     clock::{self, Timestamp},
     key::{CacheKey, Key},
-    store::error::StoreError,
+    store::{error::StoreError, token::Token},
     sync::detach::{DetachOnDrop, detach},
+    telemetry,
 };
 use std::{sync::Arc, time::Duration};
 use tokio::time::{sleep, timeout};
@@ -29,10 +30,11 @@ impl Lock {
     /// - [`Input`](super::LockErrorKind::Input) if the name is empty, longer than 1 KiB or contains control characters,
     ///   or if the ttl is less than 1 ms.
     pub async fn try_acquire(&self, name: &str) -> Result<Option<LockGuard>, LockError> {
-        Acquire::new(self, name)?.attempt().await
+        let _timed = telemetry::lock_acquiring(&self.meter);
+        Acquire::new(self, name)?.first_attempt().await
     }
 
-    /// Acquires the lock within the limit of [`retries`](Self::retries) or [`wait`](Self::wait).
+    /// Acquires the lock: at once, or within the time of [`wait`](Self::wait).
     ///
     /// Cancel safe: a dropped future leaves neither a lock nor a waiter in the queue.
     ///
@@ -42,7 +44,40 @@ impl Lock {
     /// [`try_acquire`](Self::try_acquire). If the server fails during the first attempt, the error is returned at once.
     /// A caller that already waits retries until the limit.
     pub async fn acquire(&self, name: &str) -> Result<LockGuard, LockError> {
+        let _timed = telemetry::lock_acquiring(&self.meter);
         Acquire::new(self, name)?.acquire().await
+    }
+
+    /// Returns the [token](LockGuard::token) of the holder, in whichever process it is. `None` if the lock is free.
+    ///
+    /// For operators: the lock may have another holder when the answer arrives. In the process of the holder the list of
+    /// [`held_locks`](super::held_locks) and the event "lock acquired" have the token too. Cancel safe.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let server = stampede_guard_support::RedisServer::start();
+    /// # let lock = stampede_guard::Lock::new(server.client());
+    /// use stampede_guard::lock::held_locks;
+    ///
+    /// let guard = lock.acquire("nightly-report").await?;
+    /// let holder = lock.holder("nightly-report").await?;
+    /// assert_eq!(holder, Some(guard.token()));
+    /// let is_in_this_process = held_locks().iter().any(|held| Some(held.token) == holder);
+    /// assert!(is_in_this_process);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`try_acquire`](Self::try_acquire). Also [`Store`](super::LockErrorKind::Store) with a recipe of your own.
+    pub async fn holder(&self, name: &str) -> Result<Option<Token>, LockError> {
+        let acquire = Acquire::new(self, name)?;
+        let unknown = |error| LockError::store(&acquire.name, "the server did not tell the holder", error);
+        let queue = self.recipe.queue().ok_or_else(|| StoreError::refused("this recipe does not tell it"));
+        let holder = queue.map_err(unknown)?.holder(acquire.acquisition());
+        with_timeout(self.store_timeout, holder).await.map_err(unknown)
     }
 }
 
@@ -60,6 +95,15 @@ impl<'a> Acquire<'a> {
         let name = check_name(name)?;
         check_ttl(&name, lock.ttl)?;
         Ok(Self { lock, name, key })
+    }
+
+    /// Makes the first attempt, and counts a lock that is held.
+    async fn first_attempt(&self) -> Result<Option<LockGuard>, LockError> {
+        let guard = self.attempt().await?;
+        if guard.is_none() {
+            telemetry::lock_contended(&self.lock.meter, &self.name);
+        }
+        Ok(guard)
     }
 
     /// Makes one attempt. Returns `None` if another client holds the lock.
@@ -82,60 +126,41 @@ impl<'a> Acquire<'a> {
     }
 
     async fn acquire(&self) -> Result<LockGuard, LockError> {
-        let wait = match self.lock.wait_policy {
-            WaitPolicy::Wait(wait_timeout) => self.lock.recipe.queue().map(|queue| (queue, wait_timeout)),
-            WaitPolicy::Retries(_) => None,
-        };
+        let queue = self.lock.recipe.queue().filter(|_| !self.lock.wait_timeout.is_zero());
         // `FencedLock` begins with the script of the queue, other recipes with a cheaper command (`SET NX PX`).
-        let begins_in_queue = wait.is_some_and(|(queue, _)| queue.has_fencing_token);
-        if !begins_in_queue && let Some(guard) = self.attempt().await? {
+        let begins_in_queue = queue.is_some_and(|queue| queue.has_fencing_token);
+        if !begins_in_queue && let Some(guard) = self.first_attempt().await? {
             return Ok(guard);
         }
-        match wait {
-            Some((queue, wait_timeout)) => self.wait_in_queue(queue, wait_timeout, !begins_in_queue).await,
+        match queue {
+            Some(queue) => self.wait_in_queue(queue, !begins_in_queue).await,
             None => self.poll_until_acquired().await,
         }
     }
 
-    /// Retries until the limit. The caller has made the first attempt.
+    /// Retries until the wait timeout. The caller has made the first attempt.
     async fn poll_until_acquired(&self) -> Result<LockGuard, LockError> {
-        let (begun, mut retries, mut failed) = (Timestamp::now(), 0, None);
-        while self.pause(begun, &mut retries).await {
+        let (until, mut failed) = (Timestamp::now().after(self.lock.wait_timeout), None);
+        loop {
+            let left = until.since(Timestamp::now());
+            if left.is_zero() {
+                return Err(failed.unwrap_or_else(|| self.busy()));
+            }
+            sleep(self.delay().min(left)).await;
             match self.attempt().await {
                 Ok(Some(guard)) => return Ok(guard),
                 Ok(None) => failed = None,
                 Err(error) => failed = Some(error),
             }
         }
-        Err(failed.unwrap_or_else(|| self.busy()))
-    }
-
-    /// Waits until the next retry. Returns `false` if the limit is reached.
-    async fn pause(&self, begun: Timestamp, retries: &mut u32) -> bool {
-        let mut pause = self.delay();
-        match self.lock.wait_policy {
-            WaitPolicy::Retries(most) if *retries == most => return false,
-            WaitPolicy::Retries(_) => *retries += 1,
-            WaitPolicy::Wait(wait_timeout) => match begun.after(wait_timeout).since(Timestamp::now()) {
-                Duration::ZERO => return false,
-                left => pause = pause.min(left),
-            },
-        }
-        sleep(pause).await;
-        true
     }
 
     /// Waits in the queue. `has_replied` is set if the server replied to a first attempt that another client holds the
     /// lock.
     ///
     /// Cancel safe: the drop of [`QueuedWaiter`] leaves the queue, and releases a lock that was handed over in between.
-    async fn wait_in_queue(
-        &self,
-        queue: Queue,
-        wait_timeout: Duration,
-        has_replied: bool,
-    ) -> Result<LockGuard, LockError> {
-        let until = Timestamp::now().after(wait_timeout);
+    async fn wait_in_queue(&self, queue: Queue, has_replied: bool) -> Result<LockGuard, LockError> {
+        let until = Timestamp::now().after(self.lock.wait_timeout);
         let acquisition = self.acquisition();
         let (token, ttl) = (acquisition.token, acquisition.ttl);
         let handle = self.lock.client.register_waiter(token); // before the first request, so that no message is missed
@@ -154,7 +179,12 @@ impl<'a> Acquire<'a> {
                 }
                 // The reply arrived after the validity had ended.
                 Ok(Attempt::Acquired { .. }) => last_reply = Some((sent, Busy::default())),
-                Ok(Attempt::Busy(busy)) => last_reply = Some((sent, busy)),
+                Ok(Attempt::Busy(busy)) => {
+                    if last_reply.is_none() {
+                        telemetry::lock_contended(&self.lock.meter, &self.name);
+                    }
+                    last_reply = Some((sent, busy));
+                }
                 Err(error) => failed = Some(self.unconfirmed(error)),
             }
             let left = until.since(Timestamp::now());
@@ -201,10 +231,9 @@ impl<'a> Acquire<'a> {
     }
 
     fn busy(&self) -> LockError {
-        let reason = match self.lock.wait_policy {
-            WaitPolicy::Retries(0) => "held by another client".to_owned(),
-            WaitPolicy::Retries(n) => format!("held by another client at {} attempts", n.saturating_add(1)),
-            WaitPolicy::Wait(budget) => format!("held by other clients during the wait of {budget:?}"),
+        let reason = match self.lock.wait_timeout {
+            Duration::ZERO => "held by another client".to_owned(),
+            waited => format!("held by other clients during the wait of {waited:?}"),
         };
         LockError::new(LockErrorKind::Acquisition, &self.name, reason)
     }

@@ -36,7 +36,7 @@ pub struct LockError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LockErrorKind {
-    /// Other clients held the lock during all attempts, or the whole wait, of [`acquire`](super::Lock::acquire).
+    /// Other clients held the lock during the whole wait of [`acquire`](super::Lock::acquire).
     Acquisition,
     /// The lock had expired or was taken over before it was [released](super::LockGuard::release).
     Release,

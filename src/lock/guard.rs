@@ -13,6 +13,7 @@ use crate::{
         detach::{DetachOnDrop, detach},
         mutex::Mutex,
     },
+    telemetry::{self, Timed},
 };
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 use tokio::runtime::Handle;
@@ -41,7 +42,7 @@ use tokio_util::task::AbortOnDropHandle;
 /// let guard = lock.acquire("index").await?;
 /// guard.keep_alive()?; // a heartbeat, for work that takes longer than the ttl
 /// for held in held_locks() {
-///     println!("{} for {:?}", held.name, held.held_for());
+///     println!("{} for {:?}", held.name, held.held_for);
 /// }
 /// tokio::select! {
 ///     () = rebuild_index() => {}
@@ -56,8 +57,6 @@ use tokio_util::task::AbortOnDropHandle;
 /// ```
 #[must_use = "the lock is released when this is dropped"]
 pub struct LockGuard {
-    lock: Lock,
-    name: Arc<str>,
     token: Token,
     valid_lock: Arc<ValidLock>,
     acquired: Timestamp,
@@ -65,6 +64,7 @@ pub struct LockGuard {
     is_released: bool,
     /// The number in the list of [`held_locks`].
     number: u64,
+    _timed: Timed,
 }
 
 impl LockGuard {
@@ -77,15 +77,22 @@ impl LockGuard {
         from: Timestamp,
         valid: Duration,
     ) -> Self {
-        let (namespace, recipe, since) = (lock.namespace.clone(), lock.recipe.name(), Timestamp::now());
-        let entry = HeldLock { name: name.clone(), namespace, recipe, fencing_token: held.fencing_token(), since };
+        let entry = HeldLock {
+            name: name.clone(),
+            namespace: lock.namespace.clone(),
+            recipe: lock.recipe.name(),
+            token,
+            fencing_token: held.fencing_token(),
+            held_for: Duration::ZERO,
+        };
         let mut held_locks = HELD.lock();
         let number = held_locks.last_key_value().map_or(0, |(last, _)| last + 1);
-        held_locks.insert(number, entry);
+        held_locks.insert(number, (entry, Timestamp::now()));
         drop(held_locks);
-        let valid_lock = Arc::new(ValidLock::new(held, lock.store_timeout, from, valid));
-        let heartbeat = Mutex::new(None);
-        Self { lock, name, token, valid_lock, acquired: from, heartbeat, is_released: false, number }
+        telemetry::lock_acquired(&lock.meter, &name, token);
+        let (heartbeat, _timed) = (Mutex::new(None), telemetry::lock_holding(&lock.meter));
+        let valid_lock = Arc::new(ValidLock::new(lock, name, held, from, valid));
+        Self { token, valid_lock, acquired: from, heartbeat, is_released: false, number, _timed }
     }
 
     /// Returns the name that the lock was acquired by.
@@ -102,7 +109,7 @@ impl LockGuard {
     /// ```
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        &self.valid_lock.name
     }
 
     /// Returns the token of this acquisition, which is unique. It is stored in Redis.
@@ -198,13 +205,15 @@ impl LockGuard {
     /// If the future is dropped, the extension may or may not be executed. While the result of an extension is unknown,
     /// or several run concurrently, [`remaining`](Self::remaining) reports the shortest time.
     pub async fn extend(&self, ttl: Duration) -> Result<(), LockError> {
-        check_ttl(&self.name, ttl)?;
+        check_ttl(&self.valid_lock.name, ttl)?;
         match self.valid_lock.extend(ttl).await {
             Ok(LeaseStatus::Held) => Ok(()),
             Ok(LeaseStatus::Lost) => {
                 Err(self.error(LockErrorKind::Extend, "not extended: the lock expired or was taken over"))
             }
-            Err(error) => Err(LockError::store(&self.name, "the server did not confirm the extension", error)),
+            Err(error) => {
+                Err(LockError::store(&self.valid_lock.name, "the server did not confirm the extension", error))
+            }
         }
     }
 
@@ -230,7 +239,8 @@ impl LockGuard {
     ///
     /// [`Store`](LockErrorKind::Store) if the server does not reply or refuses the command.
     pub async fn check(&self) -> Result<LeaseStatus, LockError> {
-        let unconfirmed = |error| LockError::store(&self.name, "the server did not confirm that it is held", error);
+        let unconfirmed =
+            |error| LockError::store(&self.valid_lock.name, "the server did not confirm that it is held", error);
         self.valid_lock.check().await.map_err(unconfirmed)
     }
 
@@ -245,19 +255,23 @@ impl LockGuard {
     /// - [`Store`](LockErrorKind::Store) if the server did not confirm the release.
     pub async fn release(mut self) -> Result<(), LockError> {
         let release = self.start_release();
-        let release = DetachOnDrop::new(&self.lock.client.background, release);
-        match with_timeout(self.lock.store_timeout, release).await {
+        let Lock { client, store_timeout, .. } = &self.valid_lock.lock;
+        match with_timeout(*store_timeout, DetachOnDrop::new(&client.background, release)).await {
             Ok(LeaseStatus::Held) => Ok(()),
-            Ok(LeaseStatus::Lost) => Err(self.error(LockErrorKind::Release, "the lock expired or was taken over")),
-            Err(error) => Err(LockError::store(&self.name, "the server did not confirm the release", error)),
+            Ok(LeaseStatus::Lost) => {
+                self.valid_lock.lost_by_server();
+                Err(self.error(LockErrorKind::Release, "the lock expired or was taken over"))
+            }
+            Err(error) => Err(LockError::store(&self.valid_lock.name, "the server did not confirm the release", error)),
         }
     }
 
     /// Starts a heartbeat that extends the lock to the [ttl](super::Lock::ttl) of the `Lock` every third of that ttl.
     ///
     /// If less time is left, the heartbeat extends sooner. It stops when the lock is released, dropped or
-    /// [lost](Self::lost), and [`max_hold`](super::Lock::max_hold) after the acquisition. The lock then ends with its
-    /// ttl. One call suffices; a second call restarts the heartbeat.
+    /// [lost](Self::lost). It also stops 60 s after the acquisition: set [`max_hold`](super::Lock::max_hold) to more than
+    /// the work takes. The lock then ends with its ttl, and an event at level `WARN` says so. One call suffices; a second
+    /// call restarts the heartbeat.
     ///
     /// # Errors
     ///
@@ -266,8 +280,8 @@ impl LockGuard {
         let Ok(runtime) = Handle::try_current() else {
             return Err(self.error(LockErrorKind::Extend, "`keep_alive` needs a tokio runtime for its heartbeat"));
         };
-        let until = self.acquired.after(self.lock.max_hold);
-        let task = runtime.spawn(self.valid_lock.clone().keep_alive(self.lock.ttl, until));
+        let Lock { max_hold, ttl, .. } = self.valid_lock.lock;
+        let task = runtime.spawn(self.valid_lock.clone().keep_alive(ttl, self.acquired.after(max_hold)));
         *self.heartbeat.lock() = Some(AbortOnDropHandle::new(task));
         Ok(())
     }
@@ -297,13 +311,14 @@ impl LockGuard {
 
     /// Returns the future that releases the lock, and disarms the release on drop.
     fn start_release(&mut self) -> LockFuture<LeaseStatus> {
+        self.valid_lock.report_loss();
         self.is_released = true;
         *self.heartbeat.lock() = None;
         self.valid_lock.held.release()
     }
 
     fn error(&self, kind: LockErrorKind, reason: &'static str) -> LockError {
-        LockError::new(kind, &self.name, reason)
+        LockError::new(kind, &self.valid_lock.name, reason)
     }
 }
 
@@ -312,16 +327,17 @@ impl Drop for LockGuard {
         HELD.lock().remove(&self.number);
         if !self.is_released {
             let release = self.start_release();
-            detach(&self.lock.client.background, async move { drop(release.await) });
+            detach(&self.valid_lock.lock.client.background, async move { drop(release.await) });
         }
+        telemetry::lock_released(self.name(), Timestamp::now().since(self.acquired));
     }
 }
 
 impl fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockGuard")
-            .field("name", &self.name)
-            .field("recipe", &self.lock.recipe.name())
+            .field("name", &self.name())
+            .field("recipe", &self.valid_lock.lock.recipe.name())
             .field("fencing_token", &self.fencing_token())
             .field("remaining", &self.remaining())
             .finish_non_exhaustive()
@@ -333,7 +349,7 @@ impl fmt::Debug for LockGuard {
 /// ```
 /// use stampede_guard::lock::{HeldLock, held_locks};
 ///
-/// let busiest: Option<HeldLock> = held_locks().into_iter().max_by_key(HeldLock::held_for);
+/// let busiest: Option<HeldLock> = held_locks().into_iter().max_by_key(|held| held.held_for);
 /// # assert!(busiest.is_none());
 /// ```
 #[derive(Clone, Debug)]
@@ -345,17 +361,12 @@ pub struct HeldLock {
     pub namespace: Arc<str>,
     /// The name of the recipe.
     pub recipe: &'static str,
+    /// The [token](super::LockGuard::token) of the acquisition, as in [`Lock::holder`](super::Lock::holder).
+    pub token: Token,
     /// The [fencing token](super::LockGuard::fencing_token), if the recipe has one.
     pub fencing_token: Option<u64>,
-    since: Timestamp,
-}
-
-impl HeldLock {
-    /// Returns the time since the lock was acquired.
-    #[must_use]
-    pub fn held_for(&self) -> Duration {
-        Timestamp::now().since(self.since)
-    }
+    /// The time since the lock was acquired.
+    pub held_for: Duration,
 }
 
 /// Returns the locks that this process holds, of all handles and servers, in the order of their acquisition.
@@ -378,7 +389,8 @@ impl HeldLock {
 /// ```
 #[must_use]
 pub fn held_locks() -> Vec<HeldLock> {
-    HELD.lock().values().cloned().collect()
+    let now = Timestamp::now();
+    HELD.lock().values().map(|(held, since)| HeldLock { held_for: now.since(*since), ..held.clone() }).collect()
 }
 
-static HELD: Mutex<BTreeMap<u64, HeldLock>> = Mutex::new(BTreeMap::new());
+static HELD: Mutex<BTreeMap<u64, (HeldLock, Timestamp)>> = Mutex::new(BTreeMap::new());

@@ -6,7 +6,7 @@ use super::{
     queue::SetPx,
     recipe::Recipe,
 };
-use crate::{key, redis::connection::endpoint::IntoEndpoint};
+use crate::{key, redis::connection::endpoint::IntoEndpoint, telemetry::LockMeter};
 use std::{sync::Arc, time::Duration};
 
 /// A distributed lock over Redis, for jobs that must not run concurrently and resources with one user at a time.
@@ -51,19 +51,13 @@ pub struct Lock {
     pub(super) client: Arc<LockClient>,
     pub(super) recipe: Arc<dyn Recipe>,
     pub(super) namespace: Arc<str>,
+    pub(super) meter: Arc<LockMeter>,
     pub(super) ttl: Duration,
     pub(super) store_timeout: Duration,
     pub(super) max_hold: Duration,
-    pub(super) wait_policy: WaitPolicy,
+    pub(super) wait_timeout: Duration,
     pub(super) delay: Option<Duration>,
     pub(super) fair: bool,
-}
-
-/// The policy for a lock that another client holds.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum WaitPolicy {
-    Retries(u32),
-    Wait(Duration),
 }
 
 impl Lock {
@@ -74,14 +68,16 @@ impl Lock {
     /// [`RedisEndpoint::subscribe_via`](super::RedisEndpoint::subscribe_via) names a client for messages.
     #[must_use]
     pub fn new(redis: impl IntoEndpoint) -> Self {
+        let namespace = Arc::from(DEFAULT_NAMESPACE);
         Self {
             client: Arc::new(LockClient::new(&redis.into_endpoint(), &[])),
             recipe: Arc::new(SetPx),
-            namespace: DEFAULT_NAMESPACE.into(),
+            meter: meter(&namespace, &SetPx),
+            namespace,
             ttl: Duration::from_secs(10),
             store_timeout: Duration::from_millis(250),
             max_hold: Duration::from_secs(60),
-            wait_policy: WaitPolicy::Retries(0),
+            wait_timeout: Duration::ZERO,
             delay: None,
             fair: true,
         }
@@ -100,7 +96,7 @@ impl Lock {
     /// ```
     #[must_use]
     pub fn recipe(self, recipe: impl Recipe) -> Self {
-        Self { recipe: Arc::new(recipe), ..self }
+        Self { meter: meter(&self.namespace, &recipe), recipe: Arc::new(recipe), ..self }
     }
 
     /// Sets the namespace, which separates the locks of different applications. Default: `lock`.
@@ -109,7 +105,8 @@ impl Lock {
     /// characters are replaced by `_`, and an empty namespace by the default.
     #[must_use]
     pub fn namespace(self, name: impl AsRef<str>) -> Self {
-        Self { namespace: key::namespace(name.as_ref(), DEFAULT_NAMESPACE), ..self }
+        let namespace = key::namespace(name.as_ref(), DEFAULT_NAMESPACE);
+        Self { meter: meter(&namespace, &*self.recipe), namespace, ..self }
     }
 
     /// Sets the time to live of a lock that is not extended. If the holder crashes, other clients wait this long.
@@ -121,8 +118,10 @@ impl Lock {
         Self { ttl, ..self }
     }
 
-    /// Sets the maximum number of retries if the first attempt finds the lock held. Retries are [`delay`](Self::delay)
-    /// apart. Replaces [`wait`](Self::wait). Default: 0.
+    /// Sets the wait timeout for a lock that is held. Default: zero, [`acquire`](Self::acquire) tries once.
+    ///
+    /// Waiters are queued and notified by message. A command in progress at the timeout may take up to
+    /// [`store_timeout`](Self::store_timeout) longer.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -133,28 +132,19 @@ impl Lock {
     /// use std::time::Duration;
     ///
     /// let held = lock.acquire("printer").await?;
-    /// let lock = lock.retries(3).delay(Duration::from_millis(20)); // four attempts within 60 ms
-    /// let error = lock.acquire("printer").await.unwrap_err();
+    /// let patient = lock.wait(Duration::from_millis(60)).delay(Duration::from_millis(20));
+    /// let error = patient.acquire("printer").await.unwrap_err();
     /// assert_eq!((error.kind(), error.lock()), (LockErrorKind::Acquisition, "printer"));
     /// # Ok(())
     /// # }
     /// ```
     #[must_use]
-    pub fn retries(self, most: u32) -> Self {
-        Self { wait_policy: WaitPolicy::Retries(most), ..self }
-    }
-
-    /// Sets the wait timeout for a lock that is held. Replaces [`retries`](Self::retries).
-    ///
-    /// Waiters are queued and notified by message. A command in progress at the timeout may take up to
-    /// [`store_timeout`](Self::store_timeout) longer.
-    #[must_use]
     pub fn wait(self, budget: Duration) -> Self {
-        Self { wait_policy: WaitPolicy::Wait(budget), ..self }
+        Self { wait_timeout: budget, ..self }
     }
 
-    /// Sets the delay between two attempts: see [`retries`](Self::retries). Default: the delay of the recipe, 50 ms for [`SetPx`].
-    /// With zero, each reply is followed by the next attempt at once.
+    /// Sets the delay between two attempts of a waiter that no message reaches: see [`wait`](Self::wait). Default: the
+    /// delay of the recipe, 50 ms for [`SetPx`]. With zero, each reply is followed by the next attempt at once.
     #[must_use]
     pub fn delay(self, delay: Duration) -> Self {
         Self { delay: Some(delay), ..self }
@@ -187,7 +177,8 @@ impl Lock {
     }
 
     /// Sets the maximum time for which [`keep_alive`](super::LockGuard::keep_alive) extends a lock, counted from the
-    /// acquisition. It limits how long a holder that hangs can keep the lock. Default: 60 s.
+    /// acquisition. It limits how long a holder that hangs can keep the lock. Raise it for work that takes longer. An
+    /// event at level `WARN` says that it has passed. Default: 60 s.
     #[must_use]
     pub fn max_hold(self, most: Duration) -> Self {
         Self { max_hold: most, ..self }
@@ -206,6 +197,10 @@ impl Lock {
         self.client.background.close();
         self.client.background.wait().await;
     }
+}
+
+fn meter(namespace: &Arc<str>, recipe: &dyn Recipe) -> Arc<LockMeter> {
+    LockMeter::new(&[namespace, &recipe.name().into()]).into()
 }
 
 /// Returns an error if the ttl is less than the unit of Redis.

@@ -16,7 +16,7 @@ use crate::{
         script::{Script, ScriptCall, millis, number, unexpected},
         subscriber::CHANNEL,
     },
-    store::lease::LeaseStatus,
+    store::{error::StoreError, lease::LeaseStatus, token::Token},
 };
 use redis::Value;
 use std::{sync::Arc, time::Duration};
@@ -38,7 +38,7 @@ pub struct SetPx;
 
 impl Recipe for SetPx {
     fn name(&self) -> &'static str {
-        "set-px"
+        "SetPx"
     }
 
     fn queue(&self) -> Option<Queue> {
@@ -80,7 +80,7 @@ pub struct FencedLock;
 
 impl Recipe for FencedLock {
     fn name(&self) -> &'static str {
-        "fused"
+        "FencedLock"
     }
 
     fn queue(&self) -> Option<Queue> {
@@ -136,6 +136,15 @@ impl Queue {
         Arc::new(QueueLock { queue: self, acquisition, stamp })
     }
 
+    /// Returns the holder of the lock.
+    pub(super) async fn holder(self, acquisition: Arc<Acquisition>) -> Result<Option<Token>, StoreError> {
+        match acquisition.client.send(redis::cmd("GET").arg(acquisition.name(self.name))).await? {
+            Value::BulkString(value) => Ok(value.first_chunk().copied().map(Token::from_bytes)),
+            Value::Nil => Ok(None),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// Releases the lock if the acquisition holds it, and removes the acquisition from the queue.
     pub(super) fn leave(self, acquisition: &Arc<Acquisition>) -> LockFuture<LeaseStatus> {
         self.release(
@@ -175,12 +184,8 @@ impl HeldState for QueueLock {
     }
 
     fn check(&self) -> LockFuture<LeaseStatus> {
-        let (acquisition, mut cmd) = (self.acquisition.clone(), redis::cmd("GET"));
-        cmd.arg(acquisition.name(self.queue.name));
-        Box::pin(async move {
-            let (value, token) = (acquisition.client.send(&cmd).await?, acquisition.token.as_bytes());
-            Ok(held_if(matches!(&value, Value::BulkString(value) if value.starts_with(token))))
-        })
+        let (holder, token) = (self.queue.holder(self.acquisition.clone()), self.acquisition.token);
+        Box::pin(async move { Ok(held_if(holder.await? == Some(token))) })
     }
 
     fn fencing_token(&self) -> Option<u64> {

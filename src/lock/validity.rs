@@ -1,19 +1,30 @@
 //! The validity of a held lock, and the heartbeat that extends it.
 
-use super::attempt::{HeldState, retry_once_if_disconnected, with_timeout};
+use super::{
+    attempt::{HeldState, retry_once_if_disconnected, with_timeout},
+    handle::Lock,
+};
 use crate::{
     clock::Timestamp,
     store::{error::StoreError, lease::LeaseStatus},
     sync::watch::Watched,
+    telemetry,
 };
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::{Arc, Once},
+    time::Duration,
+};
 use tokio::time::timeout;
 
 /// A held lock and its validity, as known by this process.
 pub(super) struct ValidLock {
+    pub(super) lock: Lock,
+    pub(super) name: Arc<str>,
     pub(super) held: Arc<dyn HeldState>,
-    store_timeout: Duration,
     validity: Watched<Validity>,
+    /// The report of the loss.
+    report: Once,
 }
 
 #[derive(Clone, Copy)]
@@ -28,9 +39,10 @@ struct Validity {
 
 impl ValidLock {
     /// Creates a lock that is valid for `valid`, counted from `from`.
-    pub(super) fn new(held: Arc<dyn HeldState>, store_timeout: Duration, from: Timestamp, valid: Duration) -> Self {
+    pub(super) fn new(lock: Lock, name: Arc<str>, held: Arc<dyn HeldState>, from: Timestamp, valid: Duration) -> Self {
         let until = (valid < Duration::MAX).then(|| from.after(valid));
-        Self { held, store_timeout, validity: Watched::new(Validity { until, is_lost: false, requested: None }) }
+        let validity = Watched::new(Validity { until, is_lost: false, requested: None });
+        Self { lock, name, held, validity, report: Once::new() }
     }
 
     /// Sets the expiry to `ttl` from now.
@@ -67,11 +79,27 @@ impl ValidLock {
         &self,
         operation: impl Future<Output = Result<LeaseStatus, StoreError>>,
     ) -> Result<LeaseStatus, StoreError> {
-        let reply = with_timeout(self.store_timeout, operation).await;
+        let reply = with_timeout(self.lock.store_timeout, operation).await;
         if let Ok(LeaseStatus::Lost) = reply {
-            self.validity.send_modify(|validity| validity.is_lost = true);
+            self.lost_by_server();
         }
+        self.report_loss();
         reply
+    }
+
+    /// Ends the validity, because the server has replied that it no longer has the lock.
+    pub(super) fn lost_by_server(&self) {
+        self.validity.send_modify(|validity| validity.is_lost = true);
+        self.report_loss();
+    }
+
+    /// Reports once that the lock is lost, if it is.
+    pub(super) fn report_loss(&self) {
+        let (is_lost, is_over) = (self.validity.get().is_lost, self.remaining() == Some(Duration::ZERO));
+        let cause = if is_lost { "the server no longer has it" } else { "its time is over without an extension" };
+        if is_over {
+            self.report.call_once(|| telemetry::lock_lost(&self.lock.meter, &self.name, cause));
+        }
     }
 
     /// Returns the time left: zero if the lock is lost, `None` if it does not expire.
@@ -88,7 +116,7 @@ impl ValidLock {
             let before = self.validity.get();
             let changed = self.validity.wait_for(|now| now.is_lost || now.until != before.until);
             match self.remaining() {
-                Some(Duration::ZERO) => return,
+                Some(Duration::ZERO) => return self.report_loss(),
                 left => drop(timeout(left.unwrap_or(Duration::MAX), changed).await),
             }
         }
@@ -106,8 +134,11 @@ impl ValidLock {
             if timeout((left / 3).max(MIN_PAUSE), changed).await.is_ok() {
                 continue;
             }
+            if Timestamp::now() >= until {
+                return telemetry::heartbeat_ended(&self.name, self.lock.max_hold);
+            }
             // An extension that failed is repeated. If the server does not reply, the validity ends.
-            if Timestamp::now() >= until || matches!(self.extend(ttl).await, Ok(LeaseStatus::Lost)) {
+            if matches!(self.extend(ttl).await, Ok(LeaseStatus::Lost)) {
                 return;
             }
         }

@@ -352,6 +352,10 @@ impl Store for RedisStore {
         self.decoder.names.met()
     }
 
+    fn host(&self) -> Option<String> {
+        self.server.as_ref()?.host()
+    }
+
     fn listen(&self, key: &CacheKey) -> Listener {
         self.subscribers.start(|| lease_name(key));
         self.wakes.listen(key)

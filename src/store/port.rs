@@ -134,6 +134,11 @@ pub trait Store: Send + Sync + 'static {
         0
     }
 
+    /// Returns the host of the only server, if there is one and it is known without asking. For traces. Default: `None`.
+    fn host(&self) -> Option<String> {
+        None
+    }
+
     /// Subscribes to the wake-ups of the cache key. Called before [`get_or_lease`](Self::get_or_lease), so that no
     /// wake-up falls in between.
     fn listen(&self, key: &CacheKey) -> Listener;

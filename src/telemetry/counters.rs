@@ -116,6 +116,8 @@ pub(crate) struct Meter {
     pub(super) name: Arc<str>,
     pub(super) counters: Arc<Counters>,
     pub(super) metrics: Arc<NamedMetrics>,
+    /// The host of the server, for spans.
+    pub(crate) server: Option<Arc<str>>,
     /// Whether events and spans show keys, instead of their hashes only.
     pub(crate) log_keys: bool,
     pub(crate) hot_keys: Option<Arc<HotKeys>>,
@@ -124,9 +126,9 @@ pub(crate) struct Meter {
 impl Meter {
     /// Creates the meter of a new guard.
     pub(crate) fn new(namespace: &Arc<str>) -> Self {
-        let name: Arc<str> = DEFAULT_NAME.into();
-        let metrics = NamedMetrics::new(namespace.clone(), name.clone()).into();
-        Self { name, counters: Arc::default(), metrics, log_keys: false, hot_keys: None }
+        let (name, counters) = (Arc::from(DEFAULT_NAME), Arc::<Counters>::default());
+        let metrics = counters.metrics(namespace, &name);
+        Self { name, counters, metrics, server: None, log_keys: false, hot_keys: None }
     }
 
     /// Returns the hot keys of this clone, the busiest one first.
@@ -139,15 +141,21 @@ impl Meter {
         NamedCounters(Mutex::new(BTreeMap::from([(self.name.clone(), self.counters.clone())])))
     }
 
-    /// Changes the name. An empty name is the default.
+    /// Changes the name, and registers its metrics. An empty name is the default.
     pub(crate) fn rename(&mut self, name: &str, all: &NamedCounters, namespace: &Arc<str>) {
         self.name = if name.is_empty() { DEFAULT_NAME } else { name }.into();
         self.counters = all.0.lock().entry(self.name.clone()).or_default().clone();
         self.set_namespace(namespace);
+        self.register_metrics();
     }
 
     pub(crate) fn set_namespace(&mut self, namespace: &Arc<str>) {
-        self.metrics = NamedMetrics::new(namespace.clone(), self.name.clone()).into();
+        self.metrics = self.counters.metrics(namespace, &self.name);
+    }
+
+    /// Registers the metrics of this clone, if there is a recorder and they are not registered yet.
+    pub(crate) fn register_metrics(&self) {
+        self.metrics.get();
     }
 }
 
@@ -175,9 +183,16 @@ pub(crate) struct Counters {
     /// Not in stripes: the origin has answered each of these requests, which takes longer.
     #[cfg(feature = "http")]
     uncached: Mutex<BTreeMap<&'static str, u64>>,
+    /// The metrics of the name in each namespace, so that a view that is made for each request registers nothing again.
+    metrics: Mutex<BTreeMap<Arc<str>, Arc<NamedMetrics>>>,
 }
 
 impl Counters {
+    fn metrics(&self, namespace: &Arc<str>, name: &Arc<str>) -> Arc<NamedMetrics> {
+        let create = || NamedMetrics::new(&[namespace, name]).into();
+        self.metrics.lock().entry(namespace.clone()).or_insert_with(create).clone()
+    }
+
     /// Returns the statistics with these counts added.
     fn added_to(&self, mut stats: Stats) -> Stats {
         self.stripes.iter().for_each(|stripe| stripe.add_to(&mut stats));

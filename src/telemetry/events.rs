@@ -5,16 +5,20 @@
     allow(unused_variables, reason = "what only metrics or only events show")
 )]
 
+#[cfg(feature = "lock")]
+use super::metrics::LockMeter;
 #[cfg(feature = "http")]
 use super::routes::Route;
 use super::{
     counters::Meter,
     metrics::Timed,
-    spans::record_fetch,
+    spans::{record_error, record_fetch},
     table::{FetchFailure, FrontEnd, StoreOperation, table},
 };
 #[cfg(feature = "_typed")]
 use crate::error::BoxError;
+#[cfg(feature = "lock")]
+use crate::store::token::Token;
 #[cfg(feature = "http")]
 use crate::uncached::Uncached;
 use crate::{
@@ -55,10 +59,14 @@ macro_rules! event {
             );
         }
     };
-    ([] $(#[$if:meta])? $event:ident($($arg:ident: $type:ty),+) $level:ident $text:literal [$($field:tt)+]) => {
+    (
+        [] $(#[$if:meta])? $event:ident($($arg:ident: $type:ty),+)
+        $(+ $meter:ident.$metric:ident,)? $level:ident $([$condition:expr])? $text:literal [$($field:tt)+]
+    ) => {
         $(#[$if])?
         pub(crate) fn $event($($arg: $type),+) {
-            line!($level, $($field)+, $text);
+            $(metric!($meter => $metric[0]);)?
+            line!($level $([$condition])?, $($field)+, $text);
         }
     };
 }
@@ -80,12 +88,28 @@ macro_rules! line {
 /// Adds one to a member of a metric.
 macro_rules! metric {
     ($meter:ident.$metric:ident[$index:expr]) => {
+        metric!($meter.metrics => $metric[$index]);
+    };
+    ($registered:expr => $metric:ident[$index:expr]) => {
         #[cfg(feature = "metrics")]
-        $meter.metrics.$metric.with($index, |counter| counter.increment(1));
+        if let Some(metrics) = $registered.get() {
+            metrics.$metric[$index].increment(1);
+        }
         #[cfg(not(feature = "metrics"))]
         let _ = $index;
     };
 }
+
+/// Raises a gauge until the returned value is dropped, and then records the time.
+macro_rules! timed {
+    ($registered:expr, $gauge:ident, $seconds:ident) => {
+        Timed::new(
+            #[cfg(feature = "metrics")]
+            $registered.get().map(|group| (&group.$gauge[0], &group.$seconds[0])),
+        )
+    };
+}
+
 macro_rules! events {
     (
         events { $($($(#[$doc:meta])+ $counter:ident $(= $status:ident)?)? $({ $($event:tt)+ })?;)+ }
@@ -146,7 +170,7 @@ pub(crate) fn filled(meter: &Meter, key: &CacheKey, kind: Kind, outcome: FillOut
 
 /// Measures a call of the origin that began then, until the returned value is dropped.
 pub(crate) fn fetching<'a>(meter: &'a Meter, key: &'a CacheKey, began: Timestamp) -> Fetching<'a> {
-    Fetching { meter, key, _timed: meter.metrics.fetching(), began }
+    Fetching { meter, key, _timed: timed!(meter.metrics, in_flight, fetch_seconds), began }
 }
 
 /// A call of the origin in progress.
@@ -169,16 +193,27 @@ impl Drop for Fetching<'_> {
 
 /// Measures the wait for the fetch of another request, until the returned value is dropped.
 pub(crate) fn waiting(meter: &Meter) -> Timed {
-    meter.metrics.waiting()
+    timed!(meter.metrics, waiters, wait_seconds)
 }
 
-/// Records the end of a wait for the result of another request, before its future ends.
-pub(crate) fn waited(_: Timed) {}
+/// Measures the acquisition of a lock, until the returned value is dropped.
+#[cfg(feature = "lock")]
+pub(crate) fn lock_acquiring(meter: &LockMeter) -> Timed {
+    timed!(meter, waiters, wait_seconds)
+}
+
+/// Measures how long a lock is held, until the returned value is dropped.
+#[cfg(feature = "lock")]
+pub(crate) fn lock_holding(meter: &LockMeter) -> Timed {
+    timed!(meter, held, hold_seconds)
+}
 
 /// Measures an operation of the store that has ended.
 pub(crate) fn store_answered(meter: &Meter, operation: StoreOperation, took: impl Fn() -> Duration) {
     #[cfg(feature = "metrics")]
-    meter.metrics.store_seconds.with(operation as usize, |histogram| histogram.record(took().as_secs_f64()));
+    if let Some(metrics) = meter.metrics.get() {
+        metrics.store_seconds[operation as usize].record(took().as_secs_f64());
+    }
 }
 
 /// Reports a failed operation. Only a refusal has no line about its cause, if the store is full for example.
@@ -200,10 +235,18 @@ pub(crate) fn invalidations_failed(meter: &Meter, key: &CacheKey, invalidations:
     is_due
 }
 
-/// Reports that the value of a type, or the response of a route, is larger than `max_payload`.
-pub(crate) fn too_large_to_store(meter: &Meter, what: &str) {
-    if meter.counters.reported_sizes.is_due() {
-        oversized(&meter.name, what);
+/// Counts a failed fetch, once however many requests wait for it.
+pub(crate) fn fetch_failed(meter: &Meter, key: &CacheKey, kind: FetchFailure) {
+    record_error(kind.as_str());
+    log_failure(meter, key, kind);
+}
+
+/// Reports a request that is answered with this error.
+pub(crate) fn rejected(meter: &Meter, key: &CacheKey, error: &Error) {
+    let kind = format!("{:?}", error.kind()).to_lowercase();
+    record_error(if error.is_timeout() { FetchFailure::TimedOut.as_str() } else { &kind });
+    if error.is_overloaded() {
+        overloaded(meter, key, error);
     }
 }
 

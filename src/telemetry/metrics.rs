@@ -6,73 +6,117 @@ use crate::uncached::Uncached;
 use crate::{cache_status::CacheStatus, clock::Timestamp, sync::mutex::Mutex};
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, Unit};
 use std::{
-    iter,
+    fmt,
     sync::{Arc, OnceLock},
 };
+
+/// Bounds for the buckets of all histograms of this crate, in seconds: from 0.5 ms, a hit over Redis, to 60 s, the
+/// default [`fetch_timeout`](crate::StampedeGuard::fetch_timeout).
+///
+/// Without buckets an exporter computes quantiles in each process, and no query can combine them.
+///
+/// ```
+/// use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+///
+/// let ours = Matcher::Prefix("stampede_guard_".to_owned());
+/// let exporter = PrometheusBuilder::new().set_buckets_for_metric(ours, &stampede_guard::HISTOGRAM_BUCKETS)?;
+/// # let _ = exporter;
+/// # Ok::<(), metrics_exporter_prometheus::BuildError>(())
+/// ```
+pub const HISTOGRAM_BUCKETS: [f64; 16] =
+    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 
 macro_rules! metrics {
     (
         events { $($events:tt)+ }
-        metrics {
+        $($(#[$of_group:meta])? $group:ident [$($shared:literal),*] {
             $($(#[$if:meta])? $field:ident: $type:ident $name:literal $unit:ident [$($label:literal: $values:expr),*] $help:literal;)+
-        }
-        process { $($of_process:ident: Gauge $name_of_process:literal $unit_of_process:ident $help_of_process:literal;)+ }
+        })+
     ) => {
-        /// The metrics of the clones with one namespace and one name.
-        pub(super) struct NamedMetrics {
-            $($(#[$if])? pub(super) $field: Family<$type>,)+
-        }
+        $(
+            /// The metrics of one combination of the labels that they share.
+            $(#[$of_group])?
+            pub(crate) struct $group {
+                $($(#[$if])? pub(super) $field: Box<[$type]>,)+
+            }
 
-        impl NamedMetrics {
-            pub(super) fn new(namespace: Arc<str>, name: Arc<str>) -> Self {
-                let names = [Label::new("namespace", namespace), Label::new("name", name)];
-                Self {
-                    $($(#[$if])?
-                    $field: Family::new(&names, $name, Unit::$unit, &[$(($label, $values)),*], $help),)+
+            $(#[$of_group])?
+            impl Group for $group {
+                const LABELS: &[&str] = &[$($shared),*];
+
+                fn register(recorder: &dyn Recorder, labels: &[Label]) -> Self {
+                    Self {
+                        $($(#[$if])?
+                        $field: family(recorder, labels, ($name, Unit::$unit, $help), &[$(($label, $values)),*]),)+
+                    }
                 }
             }
-        }
+        )+
 
-        $(fn $of_process() -> Family<Gauge> {
-            Family::new(&[], $name_of_process, Unit::$unit_of_process, &[], $help_of_process)
-        })+
-
-        /// Name, type, labels and meaning of each metric.
+        /// For each group the labels that its metrics share, and name, type, other labels and meaning of each metric.
         #[cfg(test)]
-        const METRICS: &[(&str, &str, &[&str], &str)] = &[
-            $($(#[$if])? ($name, stringify!($type), &["namespace", "name", $($label),*], $help),)+
-            $(($name_of_process, "Gauge", &[], $help_of_process),)+
+        const METRICS: &[(&[&str], &[(&str, &str, &[&str], &str)])] = &[
+            $((&[$($shared),*], &[$($(#[$if])? ($name, stringify!($type), &[$($label),*], $help),)+]),)+
         ];
     };
 }
 
 table!(metrics);
 
-impl NamedMetrics {
-    /// Measures a call of the origin, until the returned value is dropped.
-    pub(super) fn fetching(&self) -> Timed {
-        // Only a fetch can lose its lease, so this is the first fetch.
-        if !self.leases_lost.is_resolved() {
-            self.register_counters();
-        }
-        Timed::new(&self.in_flight, &self.fetch_seconds)
+/// A group of metrics that share labels.
+pub(crate) trait Group: Sized {
+    /// The names of the labels that all metrics of the group have.
+    const LABELS: &[&str];
+
+    /// Describes and registers all metrics of the group.
+    fn register(recorder: &dyn Recorder, labels: &[Label]) -> Self;
+}
+
+/// A group of metrics with the values of its labels, registered as soon as there is a recorder.
+pub(crate) struct Registered<G> {
+    labels: Vec<Label>,
+    group: OnceLock<G>,
+}
+
+impl<G: Group> Registered<G> {
+    pub(crate) fn new(values: &[&Arc<str>]) -> Self {
+        let labels = G::LABELS.iter().zip(values).map(|(label, value)| Label::new(*label, Arc::clone(value)));
+        Self { labels: labels.collect(), group: OnceLock::new() }
     }
 
-    /// Registers the counters of single events before the first one. A rate compares two values of a counter, so that it
-    /// misses the first event of a counter that begins with it.
+    /// Returns the metrics. `None` without a recorder.
+    pub(super) fn get(&self) -> Option<&G> {
+        self.group.get().or_else(|| self.register())
+    }
+
+    /// Registers the metrics, each with zero: a rate compares two values of a counter, and misses the first event of a
+    /// counter that begins with it.
+    ///
+    /// A program without a recorder has the one of `metrics` that does nothing, and may install another one at any time.
+    /// Handles of the former would do nothing for ever. It is known by its size: its type has no fields.
     #[cold]
-    fn register_counters(&self) {
-        self.saved_calls.resolve_all();
-        self.leases_lost.resolve_all();
-        self.failures.resolve_all();
-        self.store_errors.resolve_all();
-    }
-
-    /// Measures the wait for the fetch of another request, until the returned value is dropped.
-    pub(super) fn waiting(&self) -> Timed {
-        Timed::new(&self.waiters, &self.wait_seconds)
+    fn register(&self) -> Option<&G> {
+        metrics::with_recorder(|recorder| {
+            (size_of_val(recorder) > 0).then(|| {
+                Process::register(recorder, &[]);
+                self.group.get_or_init(|| G::register(recorder, &self.labels))
+            })
+        })
     }
 }
+
+impl<G> fmt::Debug for Registered<G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Registered")
+    }
+}
+
+/// The metrics of the clones with one namespace and one name.
+pub(super) type NamedMetrics = Registered<Named>;
+
+/// The metrics of the locks with one namespace and one recipe.
+#[cfg(feature = "lock")]
+pub(crate) type LockMeter = Registered<Locks>;
 
 /// Work in progress. On drop its gauge falls and its time is recorded, also if its future is dropped.
 pub(crate) struct Timed {
@@ -82,8 +126,10 @@ pub(crate) struct Timed {
 }
 
 impl Timed {
-    fn new(gauge: &Family<Gauge>, seconds: &Family<Histogram>) -> Self {
-        Self { _part: Part::of(gauge.handle(), 1), seconds: seconds.handle(), began: Timestamp::now() }
+    pub(super) fn new(measured: Option<(&Gauge, &Histogram)>) -> Self {
+        let (gauge, seconds) = measured.map(|(gauge, seconds)| (gauge.clone(), seconds.clone())).unzip();
+        let seconds = seconds.unwrap_or(Histogram::noop());
+        Self { _part: Part::of(gauge, 1), seconds, began: Timestamp::now() }
     }
 }
 
@@ -98,7 +144,8 @@ impl Drop for Timed {
 pub(crate) struct Part(Gauge, u64);
 
 impl Part {
-    fn of(gauge: Gauge, part: u64) -> Self {
+    fn of(gauge: Option<Gauge>, part: u64) -> Self {
+        let gauge = gauge.unwrap_or(Gauge::noop());
         gauge.increment(part as f64);
         Self(gauge, part)
     }
@@ -115,7 +162,7 @@ pub(crate) type OpenBreaker = Part;
 
 /// Counts an open circuit breaker.
 pub(crate) fn open_breaker() -> OpenBreaker {
-    Part::of(breaker_open().handle(), 1)
+    Part::of(Registered::<Process>::new(&[]).get().map(|process| process.breaker_open[0].clone()), 1)
 }
 
 /// A pending invalidation, until it is dropped.
@@ -123,12 +170,12 @@ pub(crate) type PendingInvalidation = Part;
 
 /// Counts a pending invalidation.
 pub(crate) fn pending_invalidation() -> PendingInvalidation {
-    Part::of(pending_invalidations().handle(), 1)
+    Part::of(Registered::<Process>::new(&[]).get().map(|process| process.pending_invalidations[0].clone()), 1)
 }
 
 /// The part of one near cache in the gauge of all near caches.
 pub(crate) struct NearCacheBytes {
-    gauge: Family<Gauge>,
+    process: Registered<Process>,
     part: Mutex<Part>,
 }
 
@@ -137,30 +184,32 @@ impl NearCacheBytes {
     /// later one has the later value.
     pub(crate) fn set(&self, bytes: impl Fn() -> u64) {
         let mut part = self.part.lock();
-        *part = Part::of(self.gauge.handle(), bytes());
+        *part = Part::of(self.process.get().map(|process| process.near_cache_bytes[0].clone()), bytes());
     }
 }
 
 impl Default for NearCacheBytes {
     fn default() -> Self {
-        Self { gauge: near_cache_bytes(), part: Mutex::new(Part(Gauge::noop(), 0)) }
+        Self { process: Registered::new(&[]), part: Mutex::new(Part(Gauge::noop(), 0)) }
     }
 }
 
 /// A counter, gauge or histogram of the facade.
-pub(super) trait Instrument: Clone {
-    /// Registers the instrument, and describes it by unit and meaning if they are given.
-    fn register(recorder: &dyn Recorder, key: &Key, described: Option<(Unit, &'static str)>) -> Self;
+trait Instrument: Sized {
+    /// Describes a metric, and registers it for each key.
+    fn register(recorder: &dyn Recorder, described: Described, keys: impl Iterator<Item = Key>) -> Box<[Self]>;
 }
+
+/// Name, unit and meaning of a metric.
+type Described = (&'static str, Unit, &'static str);
 
 macro_rules! instruments {
     ($($type:ident, $register:ident, $describe:ident;)+) => {
         $(impl Instrument for $type {
-            fn register(recorder: &dyn Recorder, key: &Key, described: Option<(Unit, &'static str)>) -> Self {
-                if let Some((unit, help)) = described {
-                    recorder.$describe(key.name_shared(), Some(unit), help.into());
-                }
-                recorder.$register(key, &METADATA)
+            fn register(recorder: &dyn Recorder, described: Described, keys: impl Iterator<Item = Key>) -> Box<[Self]> {
+                let (name, unit, help) = described;
+                recorder.$describe(name.into(), Some(unit), help.into());
+                keys.map(|key| recorder.$register(&key, &METADATA)).collect()
             }
         })+
     };
@@ -172,87 +221,20 @@ instruments! {
     Histogram, register_histogram, describe_histogram;
 }
 
-/// One metric, with a handle for each combination of its labels. Each is resolved when it is first used.
-pub(super) struct Family<H> {
-    /// The labels that all members share.
-    names: Vec<Label>,
-    name: &'static str,
-    unit: Unit,
-    labels: Labels,
-    help: &'static str,
-    members: Box<[Member<H>]>,
-}
-
-/// The other labels of a metric, with all their values.
-type Labels = &'static [(&'static str, &'static [&'static str])];
-
-struct Member<H> {
-    handle: OnceLock<H>,
-    key: OnceLock<Key>,
-}
-
-impl<H: Instrument> Family<H> {
-    fn new(names: &[Label], name: &'static str, unit: Unit, labels: Labels, help: &'static str) -> Self {
-        let combinations = labels.iter().map(|(_, values)| values.len()).product();
-        let member = || Member { handle: OnceLock::new(), key: OnceLock::new() };
-        let members = iter::repeat_with(member).take(combinations).collect();
-        Self { names: names.to_vec(), name, unit, labels, help, members }
-    }
-
-    /// Applies the function to the handle of the member at `index`.
-    pub(super) fn with(&self, index: usize, apply: impl FnOnce(&H)) {
-        match self.members[index].handle.get() {
-            Some(handle) => apply(handle),
-            None => apply(&self.resolve(index)),
-        }
-    }
-
-    /// Returns the handle of the first member.
-    fn handle(&self) -> H {
-        self.members[0].handle.get().cloned().unwrap_or_else(|| self.resolve(0))
-    }
-
-    /// Reports whether the handle of the first member is kept.
-    fn is_resolved(&self) -> bool {
-        self.members[0].handle.get().is_some()
-    }
-
-    /// Resolves all handles, so that a recorder shows each member from now on.
-    fn resolve_all(&self) {
-        for index in 0..self.members.len() {
-            self.resolve(index);
-        }
-    }
-
-    /// Resolves the handle, and keeps it if there is a recorder.
-    ///
-    /// A program without a recorder has the one of `metrics` that does nothing. A handle of that recorder would do
-    /// nothing for ever, so it is not kept, and a recorder may be installed at any time. That recorder has no size. If
-    /// another recorder has no size either, its handles are resolved for each use.
-    #[cold]
-    fn resolve(&self, index: usize) -> H {
-        let Member { handle, key } = &self.members[index];
-        let key = key.get_or_init(|| self.key(index));
-        metrics::with_recorder(|recorder| {
-            let described = (size_of_val(recorder) > 0).then_some((self.unit, self.help));
-            let resolved = H::register(recorder, key, described);
-            if described.is_some() {
-                let _ = handle.set(resolved.clone()); // another thread may have been faster, with the same handle
-            }
-            resolved
-        })
-    }
-
-    /// Returns name and labels of the member at `index`. The values of the last label vary first.
-    fn key(&self, index: usize) -> Key {
-        let mut labels = self.names.clone();
-        let mut rest = index;
-        for (label, values) in self.labels.iter().rev() {
-            labels.push(Label::from_static_parts(label, values[rest % values.len()]));
-            rest /= values.len();
-        }
-        Key::from_parts(self.name, labels)
-    }
+/// Registers a metric for each combination of the values of its own labels. The values of the last label vary first.
+fn family<H: Instrument>(
+    recorder: &dyn Recorder,
+    shared: &[Label],
+    described: Described,
+    own: &[(&'static str, &'static [&'static str])],
+) -> Box<[H]> {
+    let combinations = own.iter().fold(vec![shared.to_vec()], |combinations, (label, values)| {
+        let with_each = |labels: Vec<Label>| {
+            values.iter().map(move |value| [&labels[..], &[Label::from_static_parts(label, value)]].concat())
+        };
+        combinations.into_iter().flat_map(with_each).collect()
+    });
+    H::register(recorder, described, combinations.into_iter().map(|labels| Key::from_parts(described.0, labels)))
 }
 
 const METADATA: Metadata<'_> = Metadata::new("stampede_guard", Level::INFO, Some(module_path!()));
@@ -261,18 +243,25 @@ const METADATA: Metadata<'_> = Metadata::new("stampede_guard", Level::INFO, Some
 mod tests {
     use super::*;
 
+    fn is_of_lock(name: &str) -> bool {
+        name.starts_with("stampede_guard_lock")
+    }
+
     /// Seen to fail when a row was missing in the document, and when it had one more.
     #[test]
-    fn operations_document_has_the_table_of_metrics() {
-        let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/guide/observing.md"));
-        let document = document.expect("the document is in the repository");
-        let written: Vec<_> = document.lines().filter(|line| line.starts_with("| `stampede_guard_")).collect();
-        let row = |(name, kind, labels, help): &(_, _, &[_], _)| {
-            let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
-            let labels = if labels.is_empty() { "none".to_owned() } else { labels.join(", ") };
-            format!("| `{name}` | {kind} | {labels} | {help} |")
-        };
-        let rows: Vec<_> = METRICS.iter().map(row).collect();
-        assert_eq!(written, rows, "src/guide/observing.md should have:\n{}", rows.join("\n"));
+    fn documents_have_the_tables_of_metrics() {
+        for (file, is_meant) in [("observing", (|name| !is_of_lock(name)) as fn(&str) -> bool), ("locks", is_of_lock)] {
+            let document = std::fs::read_to_string(format!("{}/src/guide/{file}.md", env!("CARGO_MANIFEST_DIR")));
+            let document = document.expect("the document is in the repository");
+            let written: Vec<_> = document.lines().filter(|line| line.starts_with("| `stampede_guard_")).collect();
+            let row = |shared: &[&str], (name, kind, own, help): &(&str, &str, &[&str], &str)| {
+                let labels: Vec<_> = shared.iter().chain(*own).map(|label| format!("`{label}`")).collect();
+                let labels = if labels.is_empty() { "none".to_owned() } else { labels.join(", ") };
+                format!("| `{name}` | {kind} | {labels} | {help} |")
+            };
+            let rows = METRICS.iter().flat_map(|(shared, rows)| rows.iter().map(|of| (of.0, row(shared, of))));
+            let rows: Vec<_> = rows.filter(|(name, _)| is_meant(name)).map(|(_, row)| row).collect();
+            assert_eq!(written, rows, "src/guide/{file}.md should have:\n{}", rows.join("\n"));
+        }
     }
 }

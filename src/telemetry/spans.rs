@@ -1,13 +1,14 @@
 //! The span of a request that its first lookup does not answer. A hit has an event only.
 //!
+//! At level `DEBUG`, so that a log at `INFO` pays nothing for spans, and lines of handlers within a fetch do not begin
+//! with the fields of ours.
+//!
 //! Values that are known later are recorded in the current span, because each future of the engine runs in the span of
-//! its request. A handle in each of them would make a waiter larger.
+//! its request. A handle in each of them would make a waiter larger. If our span is off, the current one belongs to the
+//! application, and stays as it is.
 #![cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "what only spans show"))]
 
-use super::{
-    counters::Meter,
-    table::{FrontEnd, Role},
-};
+use super::{counters::Meter, table::FrontEnd};
 #[cfg(feature = "tracing")]
 use crate::key::CacheKeyRef;
 use crate::{cache_status::CacheStatus, key::CacheKey};
@@ -18,11 +19,14 @@ use tracing::{Id, Instrument, Span, field::Empty};
 /// Creates the span of a request.
 #[cfg(feature = "tracing")]
 fn request_span(meter: &Meter, key: &CacheKey, front_end: FrontEnd, parent: Option<Id>) -> Span {
-    tracing::info_span!(
+    tracing::debug_span!(
         target: "stampede_guard",
         parent: parent,
-        "stampede_guard.fetch",
+        NAME,
         otel.kind = "internal",
+        otel.status_code = Empty,
+        "error.type" = Empty,
+        server.address = meter.server.as_deref(),
         stampede_guard.namespace = key.namespace(),
         stampede_guard.name = &*meter.name,
         stampede_guard.front_end = front_end.as_str(),
@@ -35,11 +39,18 @@ fn request_span(meter: &Meter, key: &CacheKey, front_end: FrontEnd, parent: Opti
     )
 }
 
-/// Records a field of the current span.
+#[cfg(feature = "tracing")]
+const NAME: &str = "stampede_guard.fetch";
+
+/// Records fields of the current span, if it is that of a request.
 macro_rules! record {
-    ($field:literal, $value:expr) => {
+    ($($field:literal: $value:expr),+) => {
         #[cfg(feature = "tracing")]
-        Span::current().record(concat!("stampede_guard.", $field), $value);
+        if let span = Span::current()
+            && span.metadata().is_some_and(|metadata| metadata.name() == NAME)
+        {
+            $(span.record($field, $value);)+
+        }
     };
 }
 
@@ -63,10 +74,10 @@ impl RequestSpan {
         if in_background {
             let span = request_span(meter, key, front_end, None);
             span.follows_from(Span::current());
-            span.record("stampede_guard.role", Role::Leader.as_str());
+            span.record("stampede_guard.role", "leader");
             return Self(span);
         }
-        record_role(Role::Leader);
+        record_role("leader");
         Self(
             #[cfg(feature = "tracing")]
             Span::current(),
@@ -85,20 +96,25 @@ impl RequestSpan {
 
 /// Records how the request of the current span was answered.
 pub(crate) fn record_status(status: CacheStatus) {
-    record!("status", status.as_str());
+    record!("stampede_guard.status": status.as_str());
+}
+
+/// Records that the fetch of the current span has failed, or its request was rejected.
+pub(super) fn record_error(kind: &str) {
+    record!("otel.status_code": "ERROR", "error.type": kind);
 }
 
 /// Records the part of the request of the current span. A request that waits first may lead later.
-pub(crate) fn record_role(role: Role) {
-    record!("role", role.as_str());
+pub(crate) fn record_role(role: &str) {
+    record!("stampede_guard.role": role);
 }
 
 /// Records the time until the leader of the current span had the lease, or the right to fetch without one.
 pub(crate) fn record_lease_wait(took: impl FnOnce() -> Duration) {
-    record!("lease_wait_ms", took().as_secs_f64() * 1e3);
+    record!("stampede_guard.lease_wait_ms": took().as_secs_f64() * 1e3);
 }
 
 /// Records the time of the fetch until its response head or its value.
 pub(super) fn record_fetch(took: impl FnOnce() -> Duration) {
-    record!("fetch_ms", took().as_secs_f64() * 1e3);
+    record!("stampede_guard.fetch_ms": took().as_secs_f64() * 1e3);
 }

@@ -8,8 +8,8 @@
 /// the member of a metric to which it adds one, and the level, text and fields of its line. A level with a condition
 /// applies if the condition holds, otherwise `DEBUG`.
 ///
-/// A row of `metrics` is a field, its type, its name, its unit, its own labels, and its meaning. It has the labels
-/// `namespace` and `name` as well. A gauge of `process` has no labels.
+/// After the events come groups of metrics, each with the labels that its metrics share. A row is a field, its type, its
+/// name, its unit, its own labels, and its meaning.
 macro_rules! table {
     ($define:ident) => {
         $define! {
@@ -45,13 +45,12 @@ macro_rules! table {
                 /// Requests that reached their wait timeout, whatever answer they got then.
                 wait_timeouts { wait_timed_out(meter, key) WARN[meter.counters.reported_wait_timeouts.is_due()]
                     "the wait timeout passed before the leader had finished" };
-                // Counted once however many requests wait for it.
-                { fetch_failed(meter, key, kind: FetchFailure) + failures[kind as usize], DEBUG "the fetch failed"
+                { log_failure(meter, key, kind: FetchFailure) + failures[kind as usize], DEBUG "the fetch failed"
                     [kind = kind.as_str()] };
                 { slow_fetch(meter, key, running_for: Duration) WARN[meter.counters.reported_slow_fetches.is_due()]
                     "the fetch is slow, and still runs" [name = %meter.name, ?running_for] };
-                { oversized(name: &str, what: &str) WARN
-                    "larger than `max_payload`, and not stored; reported at most once a minute" [name, what] };
+                { too_large_to_store(meter: &Meter, what: &str) WARN[meter.counters.reported_sizes.is_due()]
+                    "larger than `max_payload`, and not stored" [name = %meter.name, what] };
                 /// Store operations that failed or timed out.
                 // At level `DEBUG`, because while the store is down each request has one. The connection and the circuit
                 // breaker report the cause once.
@@ -121,8 +120,19 @@ macro_rules! table {
                 // An operator has to correct the setting. Until then the origin answers.
                 { misconfigured(address: Option<&str>, error: &dyn Display, hint: &str) ERROR
                     "redis refuses to serve this client" [address, %error, hint] };
+                { #[cfg(feature = "lock")] lock_contended(meter: &LockMeter, name: &str) + meter.contended,
+                    DEBUG "the lock is held" [lock = name] };
+                { #[cfg(feature = "lock")] lock_acquired(meter: &LockMeter, name: &str, token: Token) + meter.acquired,
+                    DEBUG "lock acquired" [lock = name, ?token] };
+                { #[cfg(feature = "lock")] lock_lost(meter: &LockMeter, name: &str, cause: &str) + meter.lost,
+                    WARN "the lock was lost before it was released" [lock = name, cause] };
+                { #[cfg(feature = "lock")] lock_released(name: &str, held_for: Duration)
+                    DEBUG "lock released" [lock = name, ?held_for] };
+                { #[cfg(feature = "lock")] heartbeat_ended(name: &str, max_hold: Duration)
+                    WARN "the lock is no longer extended, because `max_hold` has passed; it ends with its ttl"
+                    [lock = name, ?max_hold] };
             }
-            metrics {
+            Named ["namespace", "name"] {
                 requests: Counter "stampede_guard_requests_total" Count ["front_end": FrontEnd::NAMES, "status": CacheStatus::NAMES]
                     "Requests with a key that were answered, by front end (`http`, `fetch`, `keyed`) and by status (`hit`, `stale`, `miss`, `coalesced`, `bypass`, `fail_open`, `rejected`).";
                 saved_calls: Counter "stampede_guard_saved_calls_total" Count []
@@ -147,12 +157,29 @@ macro_rules! table {
                 uncached: Counter "stampede_guard_uncached_total" Count ["reason": Uncached::TOKENS]
                     "Responses of the HTTP layer that were neither answered from the cache nor stored, by the reason in `Cache-Status`.";
             }
-            process {
-                breaker_open: Gauge "stampede_guard_breaker_open" Count
+            #[cfg(feature = "lock")]
+            Locks ["namespace", "recipe"] {
+                acquired: Counter "stampede_guard_lock_acquired_total" Count []
+                    "Locks that were acquired.";
+                contended: Counter "stampede_guard_lock_contended_total" Count []
+                    "Calls of `acquire` and `try_acquire` whose first attempt has found the lock held.";
+                lost: Counter "stampede_guard_lock_lost_total" Count []
+                    "Locks that were lost before they were released: their time was over, or the server no longer had them.";
+                wait_seconds: Histogram "stampede_guard_lock_wait_seconds" Seconds []
+                    "Time of a call of `acquire` or `try_acquire`, whatever its outcome.";
+                hold_seconds: Histogram "stampede_guard_lock_hold_seconds" Seconds []
+                    "Time from the acquisition of a lock until its guard was released or dropped.";
+                waiters: Gauge "stampede_guard_lock_waiters" Count []
+                    "Calls of `acquire` and `try_acquire` in progress.";
+                held: Gauge "stampede_guard_lock_held" Count []
+                    "Locks whose guards exist.";
+            }
+            Process [] {
+                breaker_open: Gauge "stampede_guard_breaker_open" Count []
                     "Open circuit breakers of the process.";
-                pending_invalidations: Gauge "stampede_guard_pending_invalidations" Count
+                pending_invalidations: Gauge "stampede_guard_pending_invalidations" Count []
                     "Invalidations of the process that the store has not acknowledged yet.";
-                near_cache_bytes: Gauge "stampede_guard_near_cache_bytes" Bytes
+                near_cache_bytes: Gauge "stampede_guard_near_cache_bytes" Bytes []
                     "Bytes in the near caches of the process, as of the last read from the store of each cache.";
             }
         }
@@ -203,14 +230,6 @@ label_values! {
         Invalidate = "invalidate",
         /// The read by which an open circuit breaker finds out whether the store answers again.
         Probe = "probe",
-    }
-}
-
-label_values! {
-    /// The part of a request in its fetch.
-    Role {
-        Leader = "leader",
-        Waiter = "waiter",
     }
 }
 

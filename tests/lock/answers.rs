@@ -89,10 +89,10 @@ async fn without(recipe: &Subject, take_away: fn(&RedisServer)) {
     };
     servers.iter().take(servers.len() / 2 + 1).for_each(take_away);
 
-    let (retries, waits) = (lock.clone().retries(1), lock.clone().wait(50 * MS));
+    let waits = lock.clone().wait(50 * MS);
     let (held, tried, waited, free, checked, extended) = tokio::join!(
         lock.try_acquire("down"),
-        retries.acquire("down"),
+        lock.acquire("down"),
         waits.acquire("down"),
         lock.try_acquire("free"),
         guard.check(),

@@ -13,6 +13,7 @@ use tracing::{
 };
 use tracing_subscriber::{
     Layer, Registry,
+    filter::LevelFilter,
     layer::{Context, SubscriberExt},
     registry::LookupSpan,
     util::SubscriberInitExt,
@@ -47,12 +48,25 @@ struct Index(usize);
 
 impl Collected {
     pub(crate) fn record() -> Self {
-        // While tracing knows of one subscriber only, a thread without a subscriber that is the first to reach a span
-        // switches that span off for all threads.
+        Self::with(LevelFilter::TRACE)
+    }
+
+    /// Keeps what the usual level shows.
+    pub(crate) fn at_info() -> Self {
+        Self::with(LevelFilter::INFO)
+    }
+
+    /// While tracing knows of one subscriber only, a thread without a subscriber that is the first to reach a span
+    /// switches that span off for all threads.
+    pub(crate) fn keep_spans_enabled() {
         static SECOND_SUBSCRIBER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
         LazyLock::force(&SECOND_SUBSCRIBER);
+    }
+
+    fn with(level: LevelFilter) -> Self {
+        Self::keep_spans_enabled();
         let data = Data::default();
-        let _installed = Registry::default().with(data.clone()).set_default();
+        let _installed = Registry::default().with(data.clone()).with(level).set_default();
         Self { data, _installed }
     }
 

@@ -4,8 +4,8 @@
 #![cfg(all(
     feature = "axum",
     feature = "bincode",
+    feature = "lock",
     feature = "metrics",
-    feature = "redis",
     feature = "testing",
     feature = "tracing"
 ))]
@@ -14,6 +14,7 @@
 mod collector;
 mod floods;
 mod gauges;
+mod locks;
 mod metrics;
 mod names;
 mod recorder;

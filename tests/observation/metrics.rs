@@ -59,21 +59,51 @@ async fn recorder_that_is_installed_late_is_used() {
     assert_eq!(metrics.get("requests_total", &[("status", "hit")]), 1.0);
 }
 
-/// Seen to fail when a counter began with its first event, which the rates of Prometheus do not show.
+/// Nothing was shown before the first request, and no breaker before one had opened.
 #[tokio::test]
-async fn counters_of_failures_begin_with_zero() {
+async fn first_scrape_has_all_metrics_of_guard_and_named_clones() {
     let metrics = Metrics::record();
-    let guard = StampedeGuard::in_memory().named("reports");
-    guard.fetch("k", number).await.expect("an answer");
-    let names = "namespace=\"sg\",name=\"reports\"";
-    for series in [
-        format!("saved_calls_total{{{names}}} 0"),
-        format!("leases_lost_total{{{names}}} 0"),
-        format!("failures_total{{{names},kind=\"codec\"}} 0"),
-        format!("store_errors_total{{{names},operation=\"get\"}} 0"),
-    ] {
-        assert!(metrics.text().contains(&series), "no {series} in\n{}", metrics.text());
+    let guard = StampedeGuard::in_memory().namespace("shop");
+    let (_reports, _users) = (guard.clone().named("reports"), guard.cache::<u64>("user"));
+    for name in ["default", "reports", "user"] {
+        let names = format!("namespace=\"shop\",name=\"{name}\"");
+        for series in [
+            format!("requests_total{{{names},front_end=\"http\",status=\"hit\"}} 0"),
+            format!("saved_calls_total{{{names}}} 0"),
+            format!("leases_lost_total{{{names}}} 0"),
+            format!("failures_total{{{names},kind=\"codec\"}} 0"),
+            format!("store_errors_total{{{names},operation=\"get\"}} 0"),
+            format!("uncached_total{{{names},reason=\"private\"}} 0"),
+            format!("in_flight{{{names}}} 0"),
+            format!("fetch_seconds_count{{{names}}} 0"),
+            format!("store_seconds_count{{{names},operation=\"fill\"}} 0"),
+        ] {
+            assert!(
+                metrics.text().contains(&format!("stampede_guard_{series}\n")),
+                "no {series} in\n{}",
+                metrics.text()
+            );
+        }
     }
+    for gauge in ["breaker_open", "pending_invalidations", "near_cache_bytes"] {
+        assert!(metrics.text().contains(&format!("stampede_guard_{gauge} 0\n")), "{gauge}: {}", metrics.text());
+    }
+    assert!(metrics.text().contains("# HELP stampede_guard_breaker_open Open circuit breakers of the process"));
+    assert!(!metrics.text().contains("namespace=\"sg\""), "no name of a guard that was still being built");
+}
+
+#[tokio::test]
+async fn views_and_clones_of_one_name_share_their_metrics() {
+    let metrics = Metrics::record();
+    let guard = StampedeGuard::in_memory();
+    for _ in 0..3 {
+        guard.cache::<u64>("user").fetch(1, number).await.expect("an answer");
+        guard.drain().await;
+    }
+    let other = guard.clone().namespace("other").cache::<u64>("user").fetch(1, number).await;
+    assert_eq!(other.expect("an answer"), 1);
+    let requests = |namespace| metrics.get("requests_total", &[("namespace", namespace), ("name", "user")]);
+    assert_eq!((requests("sg"), requests("other")), (3.0, 1.0), "{}", metrics.text());
 }
 
 /// Seen to fail with 28 failures when each waiter counted the failure that it got.

@@ -2,16 +2,22 @@
 
 use crate::{
     collector::{Collected, SpanData},
-    support::{Down, MS, Origin, SECOND},
+    support::{Down, MS, Origin, RedisServer, SECOND},
 };
 use futures_util::future::join_all;
 use stampede_guard::{
     Policy, StampedeGuard,
     testing::{FakeRedis, Fault, Operation},
 };
-use std::{convert::Infallible, future::pending};
+use std::{
+    convert::Infallible,
+    future::pending,
+    io,
+    sync::{Arc, Mutex},
+};
 use tokio::time::{sleep, timeout};
 use tracing::{Instrument, info_span};
+use tracing_subscriber::util::SubscriberInitExt;
 
 const FETCH: &str = "stampede_guard.fetch";
 
@@ -151,6 +157,118 @@ async fn hit_in_this_process_has_no_span() {
     }
     assert_eq!((spans.named(FETCH).len(), guard.stats().hits), (1, 4));
     assert_eq!(spans.text().matches("answered").count(), 5, "each has its event: {}", spans.text());
+}
+
+#[tokio::test]
+async fn hit_over_redis_has_no_span() {
+    let (spans, server) = (Collected::record(), RedisServer::start());
+    let guard = StampedeGuard::new(server.client());
+    for _ in 0..5 {
+        guard.fetch("k", async || Ok::<_, Infallible>(1)).await.expect("an answer");
+        while guard.drain().await > 0 {}
+    }
+    assert_eq!((spans.named(FETCH).len(), guard.stats().hits), (1, 4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn span_of_a_failed_fetch_or_rejected_request_has_an_error() {
+    let spans = Collected::record();
+    let guard = StampedeGuard::in_memory().fetch_timeout(SECOND).failure_ttl(0 * SECOND);
+    let errors = |of: &[SpanData]| -> Vec<(String, String)> {
+        let error = |span: &SpanData| {
+            ["otel.status_code", "error.type"].map(|name| span.fields.get(name).cloned().unwrap_or_default())
+        };
+        of.iter().map(error).map(|[code, kind]| (code, kind)).collect()
+    };
+    guard.fetch("works", async || Ok::<_, Down>(1)).await.expect("an answer");
+    guard.fetch("down", async || Err::<u64, _>(Down)).await.expect_err("it fails");
+    guard.fetch("slow", pending::<Result<u64, Down>>).await.expect_err("it takes too long");
+    let busy = guard.max_waiters(1);
+    let full = join_all((0..3).map(|_| busy.fetch("full", pending::<Result<u64, Down>>))).await;
+    assert!(full.iter().all(Result::is_err));
+    let error = |kind: &str| ("ERROR".to_owned(), kind.to_owned());
+    let expected = [
+        (String::new(), String::new()),
+        error("origin"),
+        error("timed_out"),
+        error("timed_out"),
+        error("timed_out"),
+        error("overloaded"),
+    ];
+    assert_eq!(errors(&spans.named(FETCH)), expected, "{}", spans.text());
+}
+
+/// A failed refresh in the background is an error of its own span. The request that it follows was answered.
+#[tokio::test(start_paused = true)]
+async fn failed_refresh_is_no_error_of_its_request() {
+    let spans = Collected::record();
+    let policy = Policy::fresh_for(SECOND).stale_while_revalidate(60 * SECOND).jitter(0.0);
+    let guard = StampedeGuard::in_memory().policy(policy);
+    guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer");
+    guard.drain().await;
+    sleep(2 * SECOND).await;
+    guard.fetch("k", async || Err::<i32, _>(Down)).await.expect("the stale value");
+    guard.drain().await;
+    let failed: Vec<_> = spans.named(FETCH).iter().map(|span| span.fields.contains_key("error.type")).collect();
+    assert_eq!(failed, [false, false, true], "{}", spans.text());
+}
+
+/// The span of the application has fields with the same names, and is the current one because ours is off.
+#[tokio::test]
+async fn spans_of_the_application_stay_as_they_are_without_ours() {
+    let spans = Collected::at_info();
+    let span = info_span!("request", otel.status_code = tracing::field::Empty, "error.type" = tracing::field::Empty);
+    let guard = StampedeGuard::in_memory();
+    guard.fetch("k", async || Err::<u64, _>(Down)).instrument(span).await.expect_err("it fails");
+    let request = &spans.named("request")[0];
+    assert!(request.fields.is_empty(), "{request:?}");
+    assert_eq!(spans.named(FETCH).len(), 0);
+}
+
+/// As `tracing_subscriber::fmt::init()` shows it. A span of level `INFO` put 300 characters before the line.
+#[tokio::test]
+async fn line_of_a_handler_has_no_fields_of_ours_at_level_info() {
+    Collected::keep_spans_enabled();
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let log = tracing_subscriber::fmt().with_ansi(false).without_time().with_writer(move || writer.clone());
+    let _installed = log.set_default();
+    let handler = async || {
+        tracing::info!(target: "shop", "loading from the database");
+        Ok::<_, Infallible>(1)
+    };
+    let fetched = StampedeGuard::in_memory().fetch("k", handler).instrument(info_span!("request", id = 7)).await;
+    assert_eq!(fetched.expect("an answer"), 1);
+    let text = String::from_utf8(lines.0.lock().expect("no panic").clone()).expect("text");
+    assert_eq!(text, " INFO request{id=7}: shop: loading from the database\n");
+}
+
+#[tokio::test]
+async fn span_names_the_server_without_user_and_password() {
+    let spans = Collected::record();
+    let server = RedisServer::start();
+    let url = format!("redis://default:hunter2@127.0.0.1:{}", server.port());
+    let guard = StampedeGuard::new(stampede_guard::redis::Client::open(url).expect("a URL"));
+    guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer");
+    assert_eq!(spans.named(FETCH)[0].fields["server.address"], "127.0.0.1", "{}", spans.text());
+    assert!(!spans.text().contains("hunter2"), "{}", spans.text());
+    let embedded = StampedeGuard::in_memory();
+    embedded.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer");
+    assert_eq!(spans.named(FETCH)[1].fields.get("server.address"), None);
+}
+
+/// What a subscriber has written.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("no panic").write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Makes all kinds of answers and failures with a key that has a secret, and returns what was logged.

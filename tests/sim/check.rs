@@ -4,6 +4,7 @@ use crate::{
     calls::{calls, dropped_flights, explains_overload, fresh_hits, waits},
     plan::{Climate, Ends, How, Plan, Step},
     run::{Outcome, VIEW},
+    shown::Shown,
     world::{Answer, Asked, Value},
 };
 use stampede_guard::{
@@ -129,7 +130,7 @@ fn stored(outcome: &Outcome) -> Result<(), String> {
                     FillCondition::Lease(lease) => leases.get(&key) == Some(lease),
                     FillCondition::ReplaceMarker(marker) => ids.get(&key) == Some(marker),
                 };
-                hold(entitled, || format!("{event}, without the right to it"))?;
+                hold(entitled, || format!("{}, without the right to it", Shown(event)))?;
                 leases.remove(&key);
                 ids.insert(key, entry.meta().id);
                 if entry.meta().kind != Kind::Value {
@@ -137,11 +138,11 @@ fn stored(outcome: &Outcome) -> Result<(), String> {
                 }
                 let value = decode(entry.payload().bytes());
                 let how = outcome.record.calls[value.call].how;
-                hold(!matches!(how, How::Private | How::NotStored), || format!("{event}, which was {how:?}"))?;
+                hold(!matches!(how, How::Private | How::NotStored), || format!("{}, which was {how:?}", Shown(event)))?;
                 let floor = floors.get(&key).copied().unwrap_or(0);
-                hold(value.version >= floor, || format!("{event}: {value:?} after {floor} was invalidated"))?;
+                hold(value.version >= floor, || format!("{}: {value:?} after {floor} was invalidated", Shown(event)))?;
                 let newest = newest.entry(key).or_insert(0);
-                hold(value.version >= *newest, || format!("{event}: {value:?} over version {newest}"))?;
+                hold(value.version >= *newest, || format!("{}: {value:?} over version {newest}", Shown(event)))?;
                 *newest = value.version;
             }
             _ => {}

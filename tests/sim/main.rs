@@ -44,11 +44,13 @@ mod dice;
 mod plan;
 mod report;
 mod run;
+mod shown;
 mod world;
 
 use plan::Plan;
 use report::Figures;
 use run::{Outcome, run};
+use shown::Shown;
 use stampede_guard_support as support;
 use std::{
     env,
@@ -137,7 +139,7 @@ fn story(seed: u64) -> String {
 
 /// Returns the events seen by callers, origin and server.
 fn lines(outcome: &Outcome) -> Vec<(Duration, String)> {
-    let server = outcome.history.iter().map(|event| (event.at, format!("    {event}")));
+    let server = outcome.history.iter().map(|event| (event.at, format!("    {}", Shown(event))));
     outcome.record.trace.iter().cloned().chain(server).collect()
 }
 

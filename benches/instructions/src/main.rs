@@ -7,7 +7,7 @@
 //! ```
 //!
 //! With `--features metrics` or `--features tracing` it does the same for hits that the feature reports: with a real
-//! recorder, or without a subscriber. `--check` then also fails if the feature takes more than its limit.
+//! recorder, or with a subscriber at level `INFO`. `--check` then also fails if the feature takes more than its limit.
 //!
 //! Times depend on the load of the machine, instructions do not. This process is run again under callgrind for one path
 //! at a time, with few operations and with more of them. The difference is the cost of an operation, and start-up and

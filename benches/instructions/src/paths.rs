@@ -23,7 +23,7 @@ pub(crate) const PATHS: [&str; 13] = [
     BROWSER,
     NGINX,
     "near hit, fetch_arc",
-    "redis hit, fetch",
+    REDIS_HIT,
     "redis miss, fetch",
     "embedded miss, fetch",
     crowd::HIT,
@@ -34,7 +34,8 @@ const HOT_KEYS: &str = "embedded hit, fetch_arc, hot keys";
 /// The same as without a view. `fetch_arc` is a call of a view.
 const VIEW: &str = "embedded hit, fetch through a view";
 /// The paths that are counted with a feature of the library, because the feature reports each hit.
-pub(crate) const REPORTED: [&str; 2] = ["embedded hit, fetch_arc", HTTP];
+pub(crate) const REPORTED: [&str; 3] = ["embedded hit, fetch_arc", HTTP, REDIS_HIT];
+pub(crate) const REDIS_HIT: &str = "redis hit, fetch";
 const HTTP: &str = "embedded hit, HTTP layer";
 /// The same with the request of a browser.
 const BROWSER: &str = "embedded hit, HTTP layer, 15 fields";
@@ -59,6 +60,8 @@ pub(crate) fn bare(path: &str) -> Option<&'static str> {
 pub(crate) fn run(path: &str, operations: u32, url: &str) {
     #[cfg(feature = "metrics")]
     crate::recorder::install();
+    #[cfg(feature = "tracing")]
+    tracing_subscriber::fmt().with_writer(std::io::sink).init();
     runtime().block_on(async {
         let embedded = guard(MemoryStore::with_max_bytes(SMALL));
         match path {
@@ -98,7 +101,7 @@ pub(crate) fn run(path: &str, operations: u32, url: &str) {
             }
             crowd::HIT => crowd::hit(operations, url).await,
             crowd::MISS => crowd::miss(operations, url).await,
-            "redis hit, fetch" => {
+            REDIS_HIT => {
                 let guard = over_redis(url).await;
                 hit(operations, &guard, async || drop(black_box(guard.fetch(KEY, row).await))).await;
             }

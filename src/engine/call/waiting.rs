@@ -16,7 +16,7 @@ use crate::{
     outage_cache::NotStored,
     store::{entry::SharedValue, error::BoxFuture},
     sync::alongside::Alongside,
-    telemetry::{self, Role},
+    telemetry,
 };
 use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep_until};
@@ -42,7 +42,7 @@ impl<'a> Call<'a> {
         if let Some(reason) = self.rejection_reason(&waiter) {
             return done(self.stale_or_rejected(waiter.stale_candidate(), reason));
         }
-        telemetry::record_role(Role::Waiter);
+        telemetry::record_role("waiter");
         waiter.request_hash = self.policy.request_hash().unwrap_or_default();
         let timed = telemetry::waiting(&self.resource().config.meter);
         let stale = self.stale_in_time(waiter.state());
@@ -52,7 +52,7 @@ impl<'a> Call<'a> {
             let half_lease = self.resource().config.lease_ttl / 2;
             let is_elsewhere = |head: &SharedValue| matches!(self.policy.accept_shared(head), Reuse::Redirect(_));
             let outcome = waiter.outcome_until(until, half_lease, is_elsewhere).await;
-            telemetry::waited(timed);
+            drop(timed);
             match outcome {
                 Some(Ok(flight)) => {
                     let seen = waiter.seen().filter(|seen| !self.policy.settles(seen, Timestamp::now())).cloned();

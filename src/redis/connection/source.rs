@@ -115,6 +115,18 @@ impl Source {
         Self { config: config.clone(), is_paired, ..self.clone() }
     }
 
+    /// Returns the host of a server that is no master of sentinels, or the path of its socket.
+    pub(in crate::redis) fn host(&self) -> Option<String> {
+        match &self.target {
+            Target::Client(client) => Some(match client.get_connection_info().addr() {
+                ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host.clone(),
+                address => address.to_string(),
+            }),
+            #[cfg(feature = "sentinel")]
+            Target::Master(_) => None,
+        }
+    }
+
     /// Returns a client of the server that connections lead to now.
     #[allow(clippy::unused_async, reason = "other targets than a client have to be asked")]
     async fn client(&self, server: &AtomicU64) -> RedisResult<Client> {

@@ -143,7 +143,7 @@ async fn held_locks_lists_lock_until_released_or_dropped() {
     let lock = lock(RedisServer::shared().client()).namespace("listed").recipe(FencedLock);
     let guard = lock.acquire("listed").await.expect("free");
     let held = held_locks().into_iter().find(|held| &*held.name == "listed").expect("it is held");
-    assert_eq!((&*held.namespace, held.recipe), ("listed", "fused"));
+    assert_eq!((&*held.namespace, held.recipe), ("listed", "FencedLock"));
     assert_eq!(held.fencing_token, guard.fencing_token());
     assert!(lock.try_acquire("listed").await.expect("an answer").is_none());
     guard.release().await.expect("held");

@@ -6,7 +6,7 @@ use super::{
     held_back::HeldBack,
     key, lock,
 };
-use crate::support::RedisServer;
+use crate::support::{MS, RedisServer};
 use lock_table::Counter;
 use stampede_guard::lock::LockErrorKind;
 
@@ -29,7 +29,7 @@ async fn counter_works_without_concurrency() {
 #[tokio::test]
 async fn contender_crash_before_decr_blocks_counter_forever() {
     let server = RedisServer::shared();
-    let lock = lock(server.client()).recipe(Counter).retries(20);
+    let lock = lock(server.client()).recipe(Counter).wait(60 * MS);
     let guard = lock.acquire("contender").await.expect("free");
     let stop = Part::Stop { before: "DECR".to_owned() };
     let mut contender = Task::new(server, "contender", "counter", stop).started().await;
@@ -45,7 +45,7 @@ async fn holder_crash_blocks_counter_forever() {
     let server = RedisServer::shared();
     let mut holder = Task::new(server, "holder", "counter", Part::Keep).started().await;
     holder.kill().await;
-    let lock = lock(server.client()).recipe(Counter).retries(20);
+    let lock = lock(server.client()).recipe(Counter).wait(60 * MS);
     assert_eq!(lock.acquire("holder").await.expect_err("held").kind(), LockErrorKind::Acquisition);
     assert_eq!(ask::<i64>(server, format!("PTTL {}", key("holder", "counter"))).await, -1);
 }

@@ -9,7 +9,7 @@ use stampede_guard::lock::LockErrorKind;
 async fn exists_setex_blocks_itself_until_ttl_after_lost_reply() {
     let server = RedisServer::start();
     let relay = relay(&server).await;
-    let lock = lock(relay.client()).recipe(ExistsSetex).retries(50).delay(MS);
+    let lock = lock(relay.client()).recipe(ExistsSetex).wait(50 * MS).delay(MS);
     lock.acquire("warm").await.expect("free").release().await.expect("held");
     relay.lose_replies(1);
     assert_eq!(lock.try_acquire("lost").await.expect_err("no reply").kind(), LockErrorKind::Store);

@@ -17,7 +17,7 @@ async fn crashed_holder_blocks_set_member_forever() {
     let task = Task::new(&server, "dead", "set_membership", Part::Keep).ttl(MS);
     let mut holder = task.started().await;
     holder.kill().await;
-    let lock = lock(server.client()).recipe(SetMembership::default()).ttl(MS).retries(20);
+    let lock = lock(server.client()).recipe(SetMembership::default()).ttl(MS).wait(60 * MS);
     assert_eq!(lock.acquire("dead").await.expect_err("held").kind(), LockErrorKind::Acquisition);
     assert_eq!(ask::<i64>(&server, format!("PTTL {SET}")).await, -1, "the set has no expiry");
 }
@@ -51,7 +51,7 @@ async fn set_member_without_expiry_is_taken_over_by_one_contender() {
 async fn lost_reply_locks_out_all_contenders_and_the_holder() {
     let server = RedisServer::start();
     let relay = relay(&server).await;
-    let lock = lock(relay.client()).recipe(SetMembership::default()).retries(20);
+    let lock = lock(relay.client()).recipe(SetMembership::default()).wait(60 * MS);
     lock.acquire("warm").await.expect("free").release().await.expect("held");
     relay.lose_replies(1);
     let error = lock.try_acquire("lost").await.expect_err("no reply");
