@@ -38,6 +38,7 @@ impl Database {
 
 #[tokio::main]
 async fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
+    example_support::log();
     let guard = match env::args().skip(1).collect::<Vec<_>>().as_slice() {
         [] => StampedeGuard::in_memory(),
         [flag, url] if flag == "--redis" => StampedeGuard::new(redis::Client::open(url.as_str())?),

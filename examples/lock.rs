@@ -17,6 +17,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 #[tokio::main]
 async fn main() -> Result<ExitCode> {
+    example_support::log();
     let args: Vec<_> = env::args().skip(1).collect();
     let args: Vec<_> = args.iter().map(String::as_str).collect();
     let own = match args[..] {

@@ -26,6 +26,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>
 
 #[tokio::main]
 async fn main() -> Result<ExitCode> {
+    example_support::log();
     let rates = upstream().await?;
     let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
     let client = ServiceBuilder::new().layer(StampedeGuard::in_memory()).service(client);

@@ -35,6 +35,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::checked();
+    example_support::log();
     let done = match args.mode() {
         Mode::Serve => serve::until_interrupted(&args).await,
         Mode::Child => serve::until_parent_leaves(&args).await,

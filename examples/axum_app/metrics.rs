@@ -7,9 +7,11 @@ use axum::Router;
 #[cfg(feature = "metrics")]
 pub(crate) fn routes() -> Result<Router> {
     use axum::{http::header::CONTENT_TYPE, routing::get};
-    use metrics_exporter_prometheus::PrometheusBuilder;
+    use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+    use stampede_guard::HISTOGRAM_BUCKETS;
 
-    let metrics = PrometheusBuilder::new().set_buckets(&BUCKETS)?.install_recorder()?;
+    let ours = Matcher::Prefix("stampede_guard_".to_owned());
+    let metrics = PrometheusBuilder::new().set_buckets_for_metric(ours, &HISTOGRAM_BUCKETS)?.install_recorder()?;
     let upkeep = metrics.clone();
     tokio::spawn(async move {
         // Without it, samples of histograms take memory until the next scrape.
@@ -29,10 +31,5 @@ pub(crate) fn routes() -> Result<Router> {
     Err(format!("--metrics needs the feature `metrics`: {build}").into())
 }
 
-/// The bounds of the buckets of all histograms, in seconds. Without any, the exporter computes quantiles itself, and
-/// Prometheus cannot combine the quantiles of several processes.
-#[cfg(feature = "metrics")]
-const BUCKETS: [f64; 16] =
-    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 #[cfg(feature = "metrics")]
 const UPKEEP: std::time::Duration = std::time::Duration::from_secs(5);

@@ -46,6 +46,7 @@ struct Args {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args = Args::parse();
+    example_support::log();
     let guard = match &args.redis {
         Some(url) => StampedeGuard::connect(url)?,
         None => StampedeGuard::in_memory(),

@@ -23,6 +23,7 @@ use std::process::ExitCode;
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    example_support::log();
     match serve::until_stopped(args::Args::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

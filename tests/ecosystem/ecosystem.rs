@@ -8,6 +8,7 @@ mod grpc;
 mod kit;
 mod limits;
 mod observation;
+mod otel;
 mod pools;
 mod sockets;
 mod stack;
