@@ -314,6 +314,29 @@ async fn the_fetcher_asks_its_database_once() {
     }
 }
 
+/// Its clients share one call, the page is stored, and nothing is left when it stops.
+#[cfg(unix)]
+#[tokio::test]
+async fn the_hyper_server_asks_its_bank_once() {
+    let mut server = example("hyper_server").arg("127.0.0.1:0").spawn().expect("it starts");
+    let mut lines = BufReader::new(server.stdout.take().expect("a pipe")).lines();
+    let mut line = async || timeout(BOUND, lines.next_line()).await.expect("in time").expect("UTF-8");
+    let at = line().await.expect("a line").strip_prefix("listening on ").expect("where").parse().expect("an address");
+    let herd: Vec<_> = (0..20).map(|_| tokio::spawn(get(at, "/rates"))).collect();
+    for answer in herd {
+        let answer = answer.await.expect("no panic");
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("1 EUR = 1.09 USD\n"), "{answer}");
+    }
+    assert!(get(at, "/rates").await.contains("; hit"));
+    assert!(get(at, "/other").await.starts_with("HTTP/1.1 404"));
+    let pid = server.id().expect("it runs").to_string();
+    let kill = Command::new("sh").args(["-c", r#"kill -s INT "$0""#, &pid]).status().await;
+    assert!(kill.is_ok_and(|status| status.success()));
+    assert_eq!(line().await.as_deref(), Some("asking the bank"));
+    assert!(line().await.is_some_and(|line| line.starts_with("stopped after Stats")));
+    assert_eq!(timeout(BOUND, server.wait()).await.expect("it ends").expect("it is our child").code(), Some(0));
+}
+
 #[tokio::test]
 async fn the_client_calls_its_upstream_once() {
     let printed = printed(example("tower_client")).await;

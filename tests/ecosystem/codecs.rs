@@ -13,7 +13,7 @@ use std::{fmt::Debug, time::Duration};
 
 /// Messages of prost, which need no serde. The number is that of the message: another message has another one. Fields
 /// that are added to a message need none, because protobuf skips what it does not know.
-struct Protobuf(u32);
+pub(crate) struct Protobuf(pub(crate) u32);
 
 impl<M: prost::Message + Default + 'static> ValueCodec<M> for Protobuf {
     fn id(&self) -> u64 {

@@ -5,6 +5,7 @@ mod access;
 mod bodies;
 mod codecs;
 mod grpc;
+mod integrations;
 mod kit;
 mod limits;
 mod observation;

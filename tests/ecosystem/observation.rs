@@ -32,7 +32,7 @@ use tracing::Span;
 struct Numbered(Arc<AtomicUsize>);
 
 impl MakeRequestId for Numbered {
-    fn make_request_id<B>(&mut self, _: &axum::http::Request<B>) -> Option<RequestId> {
+    fn make_request_id<B>(&mut self, _: &http::Request<B>) -> Option<RequestId> {
         HeaderValue::try_from(format!("id-{}", self.0.fetch_add(1, SeqCst))).ok().map(RequestId::new)
     }
 }

@@ -1,7 +1,12 @@
 //! Pools of connections, which an application may have already: deadpool-redis and bb8-redis.
 //!
-//! A guard needs none: it sends the commands of all requests over one connection. It takes the settings of a pool, or a
-//! wrapper of a few lines around it.
+//! A guard needs none: it sends the commands of all requests over one connection. The compiler refuses a pool itself ("a
+//! guard cannot use `Pool` as its store") and names what to pass. In this order:
+//!
+//! 1. the URL of the pool: `StampedeGuard::connect(url)`. The guard then has connections of its own.
+//! 2. a wrapper of a few lines: `StampedeGuard::new(Connection(Deadpool(pool)))`. Its waiters poll.
+//! 3. the wrapper with a client for messages: `Connection(Deadpool(pool)).into_endpoint().subscribe_via(client)`. Its
+//!    waiters are woken.
 
 use bb8_redis::{RedisConnectionManager, bb8};
 use deadpool_redis::{Config, Runtime};
