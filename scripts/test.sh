@@ -2,8 +2,8 @@
 # Everything that has to hold before a change is merged: formatting, lints, feature combinations, tests, docs.
 # Installs what it needs besides Rust: redis-server, valgrind, rustfmt, clippy.
 #
-#     scripts/test.sh           all of it: some nine minutes on two cores, the first build included. Without Prometheus
-#                               or Chromium, the tests of boards and alerts, or of the live page, are skipped
+#     scripts/test.sh           all of it. Without Prometheus or Chromium, the tests of boards and alerts, or of the live
+#                               page, are skipped. CONTRIBUTING.md says how long it takes
 #     scripts/test.sh --all     the same, and skips nothing: installs Prometheus and Chromium first. CI runs this
 #     scripts/test.sh --servers all of it, then the tests over Redis on each server that scripts/servers.sh fetches
 #     scripts/test.sh quick     while working: formatting, lints, and the tests unit, engine, http and store
@@ -126,19 +126,19 @@ lints() {
     cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
 }
 
-# The library alone: the other members, and dev-dependencies, would switch on features that users do not get.
+# The library alone: the other members, and dev-dependencies, would switch on features that users do not get. All
+# pairs of features are in `--release`.
 features() {
     ! cargo tree --locked -p stampede-guard -e normal --prefix none --no-default-features --features axum,redis |
         grep '^bincode ' || fail "bincode is needed without its feature"
-    for features in "" redis redis,http redis,axum,postcard redis,sentinel lock lock,cluster,connection-manager,tls-rustls,tracing http postcard,serde json,uuid,tracing metrics \
-        testing metrics http,metrics,tracing http,lock,testing unstable http,lock,testing,unstable; do
+    for features in "" http redis,axum,postcard postcard,serde json,uuid,tracing http,metrics,tracing \
+        http,lock,testing,unstable lock,cluster,connection-manager,sentinel,tls-rustls,tracing; do
         echo "-- ${features:-none}"
         cargo clippy --locked -p stampede-guard --lib --no-default-features --features "$features" -- -D warnings
     done
-    # As users run it, by the README and with metrics.
+    # As users run it, by the README.
     echo "-- axum_app"
     cargo clippy --locked --example axum_app -- -D warnings
-    cargo clippy --locked --example axum_app --features metrics -- -D warnings
 }
 
 tests() {
