@@ -52,6 +52,7 @@ impl<'a> Call<'a> {
             let half_lease = self.resource().config.lease_ttl / 2;
             let is_elsewhere = |head: &SharedValue| matches!(self.policy.accept_shared(head), Reuse::Redirect(_));
             let outcome = waiter.outcome_until(until, half_lease, is_elsewhere).await;
+            #[cfg_attr(not(feature = "metrics"), allow(clippy::drop_non_drop, reason = "it measures nothing"))]
             drop(timed);
             match outcome {
                 Some(Ok(flight)) => {
