@@ -16,6 +16,7 @@ use tower::ServiceBuilder;
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
+    example_support::log();
     // In a fleet: `StampedeGuard::connect("redis://..")?`.
     let guard = StampedeGuard::in_memory();
     let service = ServiceBuilder::new().layer(guard.clone()).service_fn(answer);
