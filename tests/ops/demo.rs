@@ -107,7 +107,7 @@ async fn demo_stops_no_redis_but_its_own() {
     assert!(complaint.contains("no redis-server on the PATH"), "{complaint}");
 }
 
-/// The origin takes 300 ms for each call. Seen to fail when only the last herd counted.
+/// The origin takes 300 ms for each call.
 #[tokio::test]
 async fn demo_adds_up_what_the_guard_has_saved() {
     let app = App::start(&[]).await;
