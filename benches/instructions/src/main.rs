@@ -116,7 +116,7 @@ fn count() -> BTreeMap<String, u64> {
     };
     let less_bare = |path| of(path).saturating_sub(paths::bare(path).map_or(0, of));
     if let Some(feature) = features::FEATURE {
-        return paths::REPORTED.map(|path| (features::row(path, feature), less_bare(path))).into();
+        return paths::REPORTED.iter().map(|path| (features::row(path, feature), less_bare(*path))).collect();
     }
     let polls = crowd::polls_of_100_hits(&paths::runtime(), &server.url());
     let counts = paths::PATHS.map(|path| (path, less_bare(path)));

@@ -34,7 +34,10 @@ const HOT_KEYS: &str = "embedded hit, fetch_arc, hot keys";
 /// The same as without a view. `fetch_arc` is a call of a view.
 const VIEW: &str = "embedded hit, fetch through a view";
 /// The paths that are counted with a feature of the library, because the feature reports each hit.
-pub(crate) const REPORTED: [&str; 3] = ["embedded hit, fetch_arc", HTTP, REDIS_HIT];
+pub(crate) const REPORTED: &[&str] = match cfg!(feature = "metrics") {
+    true => &["embedded hit, fetch_arc", HTTP],
+    false => &["embedded hit, fetch_arc", HTTP, REDIS_HIT],
+};
 pub(crate) const REDIS_HIT: &str = "redis hit, fetch";
 const HTTP: &str = "embedded hit, HTTP layer";
 /// The same with the request of a browser.
