@@ -52,14 +52,13 @@ impl LockClient {
         self.link.send(cmd).await.map_err(store_error)
     }
 
-    /// Sends the commands of a [`transaction`](super::recipe::transaction), and returns the replies to them.
+    /// Sends the commands in one write, and returns the reply to the last one.
     ///
     /// # Errors
     ///
     /// The server did not reply, or refused one of the commands.
-    pub async fn transact(&self, pipeline: &Pipeline) -> Result<Value, StoreError> {
-        let reply = self.link.transact(pipeline).await;
-        reply.and_then(Value::extract_error).map_err(store_error)
+    pub async fn send_all(&self, pipeline: &Pipeline) -> Result<Value, StoreError> {
+        self.link.send_all(pipeline).await.map_err(store_error)
     }
 
     /// Runs a script.

@@ -13,7 +13,6 @@ pub use super::{
 pub use crate::{
     redis::connection::{
         error_class::store_error,
-        reconnecting::transaction,
         script::{Script, ScriptCall, millis, number, unexpected},
         subscriber::MessageHandler,
     },

@@ -31,10 +31,8 @@ use crate::{
 };
 use bytes::Bytes;
 use futures_util::{future::try_join_all, task::AtomicWaker};
-use quick_cache::DefaultHashBuilder;
 use redis::{Cmd, RedisResult, Value};
 use std::{
-    collections::{HashMap, VecDeque},
     future::{Future, poll_fn},
     sync::{
         Arc, OnceLock,
@@ -173,24 +171,19 @@ struct Lane {
     reads: Mutex<Reads>,
 }
 
-/// The batches without an answer, and their names.
+/// The batches without an answer. The last one takes further names until it is sent.
 #[derive(Default)]
-struct Reads {
-    /// In the order of their numbers. The last one takes further names until it is sent.
-    batches: VecDeque<Batch>,
-    last: u64,
-    /// The number of the batch and the index there, by the hash of the name. PERF: compared before the names, which
-    /// begin and end alike.
-    names: HashMap<u64, (u64, usize), DefaultHashBuilder>,
-}
+struct Reads(Vec<Batch>);
 
 /// A batch: reads that are sent together.
 struct Batch {
+    /// Among the batches without an answer.
     number: u64,
     /// The slot of all names. 0 if the server is not a cluster.
     slot: u16,
     /// The names, each once.
     names: Arc<Vec<String>>,
+    /// The hashes of the names. PERF: compared before the names, which begin and end alike.
     hashes: Vec<u64>,
     /// The highest number of a reader that came before the batch was sent.
     begun: u64,
@@ -234,8 +227,7 @@ impl Lane {
         {
             return ticket;
         }
-        let Reads { batches, last, names } = &mut *reads;
-        let ticket = match batches.back_mut() {
+        let ticket = match reads.0.last_mut() {
             Some(batch) if batch.slot == slot && batch.hashes.len() < MAX_READS => {
                 batch.join(batch.hashes.len(), begun, |_, _| false)
             }
@@ -243,10 +235,10 @@ impl Lane {
         };
         let ticket = ticket.unwrap_or_else(|| {
             self.in_flight.fetch_add(1, AcqRel);
-            *last += 1;
-            let (answer, first) = begin(Unanswered { lane: self.clone(), number: *last });
-            batches.push_back(Batch {
-                number: *last,
+            let number = reads.0.last().map_or(0, |batch| batch.number + 1);
+            let (answer, first) = begin(Unanswered { lane: self.clone(), number });
+            reads.0.push(Batch {
+                number,
                 slot,
                 names: Arc::new(Vec::with_capacity(MAX_READS)),
                 hashes: Vec::with_capacity(MAX_READS),
@@ -256,10 +248,9 @@ impl Lane {
             });
             BatchTicket { answer, index: 0, begun, first: Some(first) }
         });
-        if let Some(batch) = batches.back_mut()
+        if let Some(batch) = reads.0.last_mut()
             && let Some(list) = Arc::get_mut(&mut batch.names)
         {
-            names.insert(hash, (batch.number, ticket.index));
             list.push(name);
             batch.hashes.push(hash);
         }
@@ -268,17 +259,12 @@ impl Lane {
 }
 
 impl Reads {
-    /// Returns the place of the batch with this number.
-    fn position(&self, number: u64) -> Result<usize, usize> {
-        self.batches.binary_search_by_key(&number, |batch| batch.number)
-    }
-
-    /// Returns the batch that has this name, and the index of the name there.
+    /// Returns the last batch that has this name, and the index of the name there.
     fn find(&mut self, hash: u64, name: &str) -> Option<(&mut Batch, usize)> {
-        let (number, index) = *self.names.get(&hash)?;
-        let at = self.position(number).ok()?;
-        let batch = &mut self.batches[at];
-        (batch.names[index] == name).then_some((batch, index))
+        self.0.iter_mut().rev().find_map(|batch| {
+            let index = batch.hashes.iter().position(|known| *known == hash)?;
+            (batch.names[index] == name).then_some((batch, index))
+        })
     }
 }
 
@@ -305,8 +291,7 @@ impl Unanswered {
     /// Closes the batch to further names, and returns its names. To be called just before they are sent.
     fn close(&self) -> Arc<Vec<String>> {
         let mut reads = self.lane.reads.lock();
-        let Ok(at) = reads.position(self.number) else { return Arc::default() };
-        let batch = &mut reads.batches[at];
+        let Some(batch) = reads.0.iter_mut().find(|batch| batch.number == self.number) else { return Arc::default() };
         batch.sent_at = Some(clock::now());
         self.lane.is_shared.store(batch.answer.handles() > 1, Release);
         batch.names.clone()
@@ -315,15 +300,7 @@ impl Unanswered {
 
 impl Drop for Unanswered {
     fn drop(&mut self) {
-        let mut reads = self.lane.reads.lock();
-        let batch = reads.position(self.number).ok().and_then(|at| reads.batches.remove(at));
-        for hash in batch.map(|batch| batch.hashes).unwrap_or_default() {
-            // Another batch may have the name too, if its reader was not allowed to join.
-            if reads.names.get(&hash).is_some_and(|(number, _)| *number == self.number) {
-                reads.names.remove(&hash);
-            }
-        }
-        drop(reads);
+        self.lane.reads.lock().0.retain(|batch| batch.number != self.number);
         self.lane.in_flight.fetch_sub(1, AcqRel);
     }
 }
@@ -835,7 +812,7 @@ mod tests {
     }
 
     fn is_idle(reads: &ReadBatcher) -> bool {
-        let has_no_batch = |reads: &Reads| reads.batches.is_empty() && reads.names.is_empty();
+        let has_no_batch = |reads: &Reads| reads.0.is_empty();
         reads.lanes.iter().all(|lane| lane.in_flight.load(Acquire) == 0 && has_no_batch(&lane.reads.lock()))
     }
 

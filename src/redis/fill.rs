@@ -2,15 +2,14 @@
 //!
 //! From 7.0 on, Redis hashes every string that it passes to a script, byte by byte, while all its other clients wait:
 //! 64 KiB take Redis 7.0 85 µs, and `SET` 3 µs. So a large entry is staged: it is set under a staging name, and the
-//! script renames it, in one transaction (`docs/decisions/0120-staged-fills.md`).
+//! script renames it, in one write (`docs/decisions/0120-staged-fills.md`).
 //!
-//! A server or proxy may refuse transactions, or `RENAME`. Then the staged entries are deleted, and the fill is sent once
-//! more, with its entries as arguments of the script.
+//! A server may refuse `RENAME`, or a part of the names while their slot moves. Then the staged entries are deleted, and the
+//! fill is sent once more, with its entries as arguments of the script.
 
 use super::{
     connection::{
-        error_class::is_unsupported,
-        reconnecting::{CommandLink, transaction},
+        reconnecting::CommandLink,
         script::{ScriptCall, millis},
         subscriber::CHANNEL,
     },
@@ -26,10 +25,7 @@ use crate::{
     },
 };
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, RedisWrite, ServerErrorKind, ToRedisArgs, Value};
-use std::{
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-    time::Duration,
-};
+use std::time::Duration;
 
 /// A fill, as its script takes it.
 pub(super) struct Fill<'a> {
@@ -129,12 +125,23 @@ impl<'a> Fill<'a> {
         call
     }
 
-    /// Stages the large entries, and calls the script, in one transaction.
-    async fn transact(&self, link: &dyn CommandLink, script: Cmd) -> Transacted {
-        let mut commands: Vec<_> = self.writes.iter().filter_map(NamedWrite::stage).collect();
-        commands.push(script);
-        let length = commands.len();
-        Transacted::of(link.transact(&transaction(commands)).await, length)
+    /// Sends the fill. Returns the reply of its script.
+    pub(super) async fn send(mut self, link: &dyn CommandLink) -> RedisResult<Value> {
+        let mut pipeline = redis::pipe();
+        self.writes.iter().filter_map(NamedWrite::stage).for_each(|set| _ = pipeline.add_command(set));
+        if !pipeline.is_empty() {
+            let reply = match link.send_all(pipeline.add_command(self.call().into_cmd())).await {
+                Err(error) if error.kind() == NO_SCRIPT => link.send(&self.call().in_full()).await, // they are staged
+                reply => reply,
+            };
+            if !reply.as_ref().is_err_and(leaves_the_lease) {
+                return reply;
+            }
+            // The inline script must not name the staged entries: in a slot that moves, a script whose keys include an
+            // absent one is refused. An error is ignored, because they expire.
+            _ = link.send(redis::cmd("DEL").arg(self.unstage())).await;
+        }
+        self.call().run(link).await
     }
 
     /// Makes all entries arguments of the script. Returns the staging names that may exist.
@@ -162,82 +169,14 @@ impl ToRedisArgs for NamedWrite<'_> {
     }
 }
 
-/// Whether the server permits staging, as far as is known.
-#[derive(Default)]
-pub(super) struct Staging {
-    /// One more than the number of the connection over which a server has last refused it, or 0. A later connection may
-    /// lead to another server, or be made after the user has got the rights.
-    refused_at: AtomicU64,
+/// Reports whether the server has refused a staged fill before its script dropped the lease. The script drops it if an entry
+/// is missing under its staging name: the server has evicted it, or has had no memory for it.
+fn leaves_the_lease(error: &RedisError) -> bool {
+    let is_reply = matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension);
+    is_reply && !matches!(error.code(), Some("STAGING" | "OOM"))
 }
 
-impl Staging {
-    /// Sends the fill. Returns the reply of its script.
-    pub(super) async fn send(&self, mut fill: Fill<'_>, link: &dyn CommandLink) -> RedisResult<Value> {
-        let connection = link.connection(fill.lease.as_bytes()) + 1;
-        if self.refused_at.load(Relaxed) == connection {
-            fill.unstage();
-        }
-        if fill.writes.iter().any(|write| write.staging.is_some()) {
-            let mut outcome = fill.transact(link, fill.call().into_cmd()).await;
-            if matches!(outcome, Transacted::ScriptForgotten) {
-                outcome = fill.transact(link, fill.call().in_full()).await;
-            }
-            match outcome {
-                Transacted::Answered(reply) => return reply,
-                Transacted::ScriptForgotten | Transacted::NotFilled => {}
-                Transacted::NotPermitted => {
-                    self.refused_at.store(connection, Relaxed);
-                    // A server that knows `MULTI` but not `EXEC` would queue all further commands.
-                    link.verify().await;
-                }
-            }
-            // The inline script must not name the staged entries: in a slot that moves, a script whose keys include an
-            // absent one is refused. An error is ignored, because they expire.
-            _ = link.send(redis::cmd("DEL").arg(fill.unstage())).await;
-        }
-        fill.call().run(link).await
-    }
-}
-
-/// The outcome of a transaction that stages.
-enum Transacted {
-    /// The reply of the script, or an error without a reply, or a reply that no transaction of this length has.
-    Answered(RedisResult<Value>),
-    /// The entries are staged.
-    ScriptForgotten,
-    /// Nothing is stored, and the lease is left. The entries may be staged.
-    NotFilled,
-    /// As `NotFilled`, and the server would refuse the next transaction too. It may have executed the commands one by
-    /// one.
-    NotPermitted,
-}
-
-impl Transacted {
-    /// `reply` is the reply to `EXEC`, and `length` the number of commands before it.
-    fn of(reply: RedisResult<Value>, length: usize) -> Self {
-        let replies = match reply {
-            Ok(Value::Array(replies)) if replies.len() == length => replies,
-            Err(error) if is_unsupported(&error) => return Self::NotPermitted,
-            Err(error) if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => {
-                return Self::NotFilled;
-            }
-            // No reply of the script is an array, so the store takes one of another length for unexpected.
-            reply => return Self::Answered(reply),
-        };
-        let error = match replies.last() {
-            Some(Value::ServerError(error)) => RedisError::from(error.clone()),
-            reply => return Self::Answered(Ok(reply.cloned().unwrap_or(Value::Nil))),
-        };
-        match error.code() {
-            // The script has dropped the lease. If the server has refused to stage the entry, that error comes first.
-            Some("STAGING") => Self::Answered(Value::Array(replies).extract_error()),
-            Some("RENAME") if is_unsupported(&error) => Self::NotPermitted,
-            _ if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => Self::ScriptForgotten,
-            _ => Self::NotFilled,
-        }
-    }
-}
-
+const NO_SCRIPT: ErrorKind = ErrorKind::Server(ServerErrorKind::NoScript);
 /// Minimum length of the envelope of an entry that is staged, in bytes. With shorter ones, the three commands more cost
 /// as much as is saved.
 const STAGED_FROM: usize = 4 << 10;
@@ -247,59 +186,32 @@ mod tests {
     use super::*;
     use crate::{
         clock::Timestamp,
-        redis::connection::script::number,
         store::{entry::Kind, entry::Meta, token::Inbox},
     };
     use bytes::Bytes;
 
-    fn outcome_of(reply: &str) -> &'static str {
-        let reply = redis::parse_redis_value(reply.as_bytes()).expect("a reply");
-        let reply = match reply {
-            Value::ServerError(error) => Err(error.into()),
-            reply => Ok(reply),
-        };
-        match Transacted::of(reply, 2) {
-            Transacted::Answered(Ok(reply)) => number(&reply).map_or("unexpected", |_| "answered"),
-            Transacted::Answered(Err(error)) if error.code() == Some("OOM") => "full",
-            Transacted::Answered(Err(_)) => "failed",
-            Transacted::ScriptForgotten => "forgotten",
-            Transacted::NotFilled => "not filled",
-            Transacted::NotPermitted => "not permitted",
-        }
-    }
-
-    /// Seen to fail if the last reply of an array of any length counts as that of the script.
+    /// Seen to fail if each refusal ends a staged fill, and if none does: the second script finds no lease.
     #[test]
-    fn reply_to_exec_maps_to_its_outcome() {
-        for (reply, outcome) in [
-            ("*2\r\n+OK\r\n:1\r\n", "answered"),
-            ("*2\r\n+OK\r\n-STAGING the entry is missing\r\n", "failed"),
-            ("*2\r\n-OOM no room\r\n-STAGING the entry is missing\r\n", "full"),
-            ("*2\r\n+OK\r\n-NOSCRIPT No matching script.\r\n", "forgotten"),
-            ("*2\r\n+OK\r\n-RENAME The user executing the script can't run this command\r\n", "not permitted"),
-            ("*2\r\n+OK\r\n-RENAME ERR Unknown Redis command called from script\r\n", "not permitted"),
-            ("*2\r\n+OK\r\n-RENAME MISCONF Errors writing to the AOF file\r\n", "not filled"),
-            ("*2\r\n+OK\r\n-ERR The user executing the script can't run this command\r\n", "not filled"),
-            ("*2\r\n+OK\r\n-MISCONF Errors writing to the AOF file\r\n", "not filled"),
-            ("*1\r\n:1\r\n", "unexpected"),
-            ("*3\r\n+OK\r\n+OK\r\n:1\r\n", "unexpected"),
-            ("*-1\r\n", "unexpected"),
-            ("+QUEUED\r\n", "unexpected"),
-            ("-EXECABORT Transaction discarded because of previous errors.\r\n", "not filled"),
-            ("-EXECABORT Transaction discarded because of: OOM command not allowed\r\n", "not filled"),
-            ("-EXECABORT Transaction discarded because of: NOPERM no permissions to run 'exec'\r\n", "not permitted"),
-            ("-ERR EXEC without MULTI\r\n", "not permitted"),
-            ("-ERR unknown command 'EXEC', with args beginning with: \r\n", "not permitted"),
-            ("-NOPERM this user has no permissions to run the 'exec' command\r\n", "not permitted"),
-            ("-MOVED 3999 127.0.0.1:6381\r\n", "not filled"),
-            ("-ASK 3999 127.0.0.1:6381\r\n", "not filled"),
-            ("-TRYAGAIN Multiple keys request during rehashing of slot\r\n", "not filled"),
-            ("-CROSSSLOT Keys in request don't hash to the same slot\r\n", "not filled"),
+    fn refusal_of_a_staged_fill_leaves_or_drops_its_lease() {
+        for (reply, leaves) in [
+            ("-OOM no room\r\n", false),
+            ("-STAGING the entry is missing\r\n", false),
+            ("-RENAME The user executing the script can't run this command\r\n", true),
+            ("-RENAME ERR Unknown Redis command called from script\r\n", true),
+            ("-RENAME MISCONF Errors writing to the AOF file\r\n", true),
+            ("-ERR The user executing the script can't run this command\r\n", true),
+            ("-MISCONF Errors writing to the AOF file\r\n", true),
+            ("-MOVED 3999 127.0.0.1:6381\r\n", true),
+            ("-ASK 3999 127.0.0.1:6381\r\n", true),
+            ("-TRYAGAIN Multiple keys request during rehashing of slot\r\n", true),
+            ("-CROSSSLOT Keys in request don't hash to the same slot\r\n", true),
         ] {
-            assert_eq!(outcome_of(reply), outcome, "{reply}");
+            let error =
+                redis::parse_redis_value(reply.as_bytes()).and_then(Value::extract_error).expect_err("an error");
+            assert_eq!(leaves_the_lease(&error), leaves, "{reply}");
         }
         let broken = RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
-        assert!(matches!(Transacted::of(Err(broken), 2), Transacted::Answered(Err(_))), "the outcome is unknown");
+        assert!(!leaves_the_lease(&broken), "the outcome is unknown");
     }
 
     #[test]

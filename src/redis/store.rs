@@ -16,7 +16,7 @@ use super::{
         subscriber::MessageHandler,
     },
     entries::EntryDecoder,
-    fill::{Fill, Staging},
+    fill::Fill,
     names::entry_name,
     scripts::{self, Leaves},
     tracked::TrackedReads,
@@ -70,11 +70,10 @@ use std::{
 /// has. The lease is `{sg:ruser:42}:l` for all layouts. The names of an HTTP response end
 /// with method and scheme, as in `{sg:rexample.org/a}:v3.4.get-https`. Long keys and keys with other than plain
 /// characters are hashed. While it is filled, an entry of 4 KiB or more has the name `{sg:ruser:42}:s:` with the id of its
-/// fill and a number, within one transaction. Wake-ups are published to `stampede-guard:` and eight letters.
+/// fill and a number, for a moment. Wake-ups are published to `stampede-guard:` and eight letters.
 pub struct RedisStore {
     link: Arc<dyn CommandLink>,
     reads: ReadBatcher,
-    staging: Staging,
     decoder: Arc<EntryDecoder>,
     wakes: WakeRegistry,
     subscribers: Arc<Subscribers>,
@@ -103,7 +102,6 @@ impl RedisStore {
             reads: ReadBatcher::over(link.clone(), server.is_cluster()),
             waves: Waves::over(link.clone()),
             link,
-            staging: Staging::default(),
             decoder,
             wakes,
             subscribers: Arc::new(subscribers),
@@ -276,9 +274,9 @@ impl Store for RedisStore {
         Box::pin(async move {
             let offset = self.link.clock(&|| lease_name(key)).offset();
             let fill = |whole| Fill::new(key, condition, &writes, &self.decoder.names, offset, whole);
-            let mut reply = self.staging.send(fill(false), &*self.link).await;
+            let mut reply = fill(false).send(&*self.link).await;
             if matches!(reply, Ok(Value::Int(NOT_RENEWED))) {
-                reply = self.staging.send(fill(true), &*self.link).await;
+                reply = fill(true).send(&*self.link).await;
             }
             let (stored, left) = self.parse(reply, scripts::parse_end).await?;
             self.wake(key, &left);

@@ -18,7 +18,6 @@ use stampede_guard::{
 const LARGE: usize = 64 << 10;
 
 fn store(nodes: &[RedisServer]) -> RedisStore {
-    // Valkey 9.1 replies to `EXEC` with a redirection, which the sixteen retries of a `ClusterClient` would follow for minutes.
     RedisStore::new(RedisEndpoint::cluster(nodes.iter().map(RedisServer::url)).expect("an endpoint"))
 }
 
@@ -74,10 +73,10 @@ async fn large_entries_are_staged_on_the_node_of_their_key() {
     assert_eq!(staged(&nodes).await, [""; 0]);
 }
 
-/// While a slot moves, its node refuses the transaction, because the staging name is on neither node. The fill goes on
-/// without staging, and the next slot is filled by transactions as before.
+/// While a slot moves, its node refuses to stage, because the staging name is on neither node. The fill goes on without
+/// staging, and the entries of the next slot are staged as before.
 ///
-/// Seen to fail if a redirection of the transaction is an error.
+/// Seen to fail if a redirection of the pipeline is an error.
 #[tokio::test]
 async fn large_fill_in_a_slot_that_moves_goes_without_staging() {
     let nodes = nodes::<2>().await;

@@ -3,7 +3,7 @@
 use crate::{
     large::FILLER,
     suite::{LONG, ask, entry, fill, fill_by, fresh, lead, payload, token},
-    support::{Monitor, RedisServer, eventually},
+    support::{Monitor, RedisServer},
 };
 use redis::{
     AsyncTypedCommands, Cmd, Pipeline, RedisFuture, Value,
@@ -54,7 +54,7 @@ async fn calls<const N: usize>(server: &RedisServer, commands: [&str; N]) -> [(u
 async fn only_a_large_entry_is_set_and_renamed() {
     let server = RedisServer::start();
     let store = RedisStore::new(server.client());
-    for (length, commands) in [(3_900, &["EVALSHA"][..]), (4_096, &["MULTI", "SET", "EVALSHA", "EXEC"][..])] {
+    for (length, commands) in [(3_900, &["EVALSHA"][..]), (4_096, &["SET", "EVALSHA"][..])] {
         let key = fresh("sent");
         let lease = lead(&store, &key, LONG).await;
         let monitor = Monitor::start(&server).await;
@@ -110,7 +110,7 @@ async fn each_entry_of_a_fill_goes_its_own_way() {
     }
 }
 
-/// A connection over which the server gets another command in place of the first one of this name in a transaction.
+/// A connection over which the server gets another command in place of the first one of this name in a pipeline.
 #[derive(Clone)]
 struct Replacing {
     connection: MultiplexedConnection,
@@ -184,9 +184,9 @@ async fn a_missing_staged_entry_refuses_the_whole_fill() {
     }
 }
 
-/// Seen to fail if `NOSCRIPT` in the reply to `EXEC` counts as a refusal: the entries become arguments of the script.
+/// Seen to fail if `NOSCRIPT` counts as a refusal: the entries become arguments of the script.
 #[tokio::test]
-async fn forgotten_script_is_sent_in_full_with_its_transaction() {
+async fn forgotten_script_is_sent_in_full_after_its_entries() {
     let server = RedisServer::start();
     let (store, key) = (RedisStore::new(server.client()), fresh("forgotten"));
     let lease = lead(&store, &key, LONG).await;
@@ -194,16 +194,16 @@ async fn forgotten_script_is_sent_in_full_with_its_transaction() {
     let monitor = Monitor::start(&server).await;
     assert_eq!(fill_large(&store, &key, lease).await, FillOutcome::Stored);
     let sent: Vec<_> = monitor.stop().await.into_iter().map(|command| command.name).collect();
-    assert_eq!(sent, ["MULTI", "SET", "EVALSHA", "EXEC", "MULTI", "SET", "EVAL", "EXEC"]);
+    assert_eq!(sent, ["SET", "EVALSHA", "EVAL"]);
     assert!(is_large(&store, &key).await);
     assert_eq!(names(&server).await.len(), 1);
 }
 
-/// The second transaction has the script in full, which the server does not permit, so it sets nothing.
+/// The user may not send the script in full.
 ///
-/// Seen to fail if the fill that follows does not delete what the first transaction has staged.
+/// Seen to fail if the fill that follows does not delete what was staged.
 #[tokio::test]
-async fn refused_second_transaction_leaves_no_staged_entry() {
+async fn refused_script_leaves_no_staged_entry() {
     let server = RedisServer::start();
     let (store, key) = (RedisStore::new(server.client()), fresh("second"));
     let app = RedisStore::new(as_user(&server, &["-eval", "-script"]).await);
@@ -216,12 +216,26 @@ async fn refused_second_transaction_leaves_no_staged_entry() {
         assert_eq!(names(&server).await.len(), 1, "the lease");
         server.flushall().await;
     }
-    let [multi, del] = calls(&server, ["multi", "del"]).await;
-    assert_eq!((multi, del), ((4, 0), (2, 0)), "each fill stages twice, and deletes what it has staged");
+    let [set, del] = calls(&server, ["set", "del"]).await;
+    assert_eq!((set, del), ((5, 0), (2, 0)), "two leases and three entries are set, and each fill deletes its own");
 }
 
-/// Seen to fail if the fill that follows does not delete the staged entry, and (for the unknown command) if any error of
-/// the script about rights counts as a missing right to `RENAME`: the second fill is not staged.
+/// A fill that fills no room drops its lease, so that no second script follows.
+///
+/// Seen to fail, with a fenced fill in place of the error, if the entries then become arguments of the script.
+#[tokio::test]
+async fn staged_entry_without_room_is_refused_with_its_lease() {
+    let server = RedisServer::start();
+    let (store, key) = (RedisStore::new(server.client()), fresh("full"));
+    let lease = lead(&store, &key, LONG).await;
+    redis::cmd("CONFIG").arg(&["SET", "maxmemory", "1"]).exec_async(&mut server.connection().await).await.expect("set");
+    let write = Write::new(key.clone(), large(lease.token, Kind::Value));
+    let refused = store.fill(&key, FillCondition::Lease(lease), vec![write]).await.expect_err("no room");
+    assert!(refused.is_refused() && format!("{refused:?}").contains("OOM"), "{refused:?}");
+    assert_eq!(names(&server).await.len(), 0);
+}
+
+/// Seen to fail if the fill that follows does not delete the staged entry.
 #[tokio::test]
 async fn failed_script_leaves_no_staged_entry() {
     for error in ["return redis.error_reply('ERR failed')", "return redis.call('UNKNOWN')"] {
@@ -236,52 +250,22 @@ async fn failed_script_leaves_no_staged_entry() {
             assert!(is_large(&store, &key).await);
             assert_eq!(names(&server).await.len(), number, "{error}");
         }
-        assert_eq!(calls(&server, ["multi"]).await, [(2, 0)], "{error}");
     }
 }
 
-/// The user gets the right after the first fill.
-///
-/// Seen to fail if a store that was refused once does not stage again.
+/// Seen to fail if a refused `RENAME` is an error, and if it costs a connection.
 #[tokio::test]
-async fn refused_store_stages_again_over_a_new_connection() {
-    for missing in ["multi", "exec", "rename"] {
-        let server = RedisServer::start();
-        let store = RedisStore::new(as_user(&server, &[&format!("-{missing}")]).await);
-        let key = fresh("before");
+async fn server_without_rename_is_filled_inline() {
+    let server = RedisServer::start();
+    let store = RedisStore::new(as_user(&server, &["-rename"]).await);
+    let mut connection = None;
+    for number in 1..=3 {
+        let key = fresh("inline");
         let lease = lead(&store, &key, LONG).await;
-        assert_eq!(fill_large(&store, &key, lease).await, FillOutcome::Stored, "without {missing}");
-        // Without `MULTI`, the server has executed the commands of the transaction one by one.
-        let [(renamed, _)] = calls(&server, ["rename"]).await;
-        as_user(&server, &[]).await;
-        let mut kill = redis::cmd("CLIENT");
-        kill.arg("KILL").arg("USER").arg("app");
-        kill.exec_async(&mut server.connection().await).await.expect("killed");
-        let key = fresh("after");
-        eventually("the store connects again", async || store.get(&key).await.is_ok()).await;
-        let lease = lead(&store, &key, LONG).await;
+        let connection = *connection.get_or_insert_with(|| store.connection(&key));
         assert_eq!(fill_large(&store, &key, lease).await, FillOutcome::Stored);
-        assert_eq!(calls(&server, ["rename"]).await[0].0, renamed + 1, "{missing} is permitted");
-    }
-}
-
-/// Seen to fail if a refused transaction is an error, and if each fill tries the transaction again.
-#[tokio::test]
-async fn server_without_transactions_or_rename_is_filled_inline() {
-    for missing in ["multi", "exec", "rename"] {
-        let server = RedisServer::start();
-        let store = RedisStore::new(as_user(&server, &[&format!("-{missing}")]).await);
-        let mut connection = None;
-        for number in 1..=3 {
-            let key = fresh("inline");
-            let lease = lead(&store, &key, LONG).await;
-            let connection = *connection.get_or_insert_with(|| store.connection(&key));
-            assert_eq!(fill_large(&store, &key, lease).await, FillOutcome::Stored, "without {missing}");
-            assert!(is_large(&store, &key).await);
-            assert_eq!(names(&server).await.len(), number, "without {missing}");
-            assert_eq!(store.connection(&key), connection, "no reconnect without {missing}");
-        }
-        let [(done, refused)] = calls(&server, ["multi"]).await;
-        assert_eq!(done + refused, 1, "one attempt without {missing}");
+        assert!(is_large(&store, &key).await);
+        assert_eq!(names(&server).await.len(), number);
+        assert_eq!(store.connection(&key), connection, "no reconnect");
     }
 }

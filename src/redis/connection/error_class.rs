@@ -60,17 +60,6 @@ pub(super) fn class(error: &RedisError) -> ErrorClass {
     }
 }
 
-/// Reports whether the server would refuse this command again: it does not know it, or a right is missing. Redis puts the
-/// refusal of `EXEC` into another error, and the error of an `EXEC` without `MULTI` is all that is seen of a refused
-/// `MULTI`. A connection may also refuse to send several commands at once.
-pub(crate) fn is_unsupported(error: &RedisError) -> bool {
-    let text = error.to_string().to_lowercase();
-    let phrases = ["noperm", "exec without multi", "unknown command", "unknown redis command"];
-    error.kind() == ErrorKind::Client
-        || class(error) == ErrorClass::Misconfigured(Misconfiguration::Rights)
-        || phrases.iter().any(|phrase| text.contains(phrase))
-}
-
 /// Converts an error of redis-rs, by what it says about the outcome of the command.
 #[must_use]
 pub fn store_error(error: RedisError) -> StoreError {

@@ -8,7 +8,6 @@ use super::{
     attempts::{Attempts, CONNECT_TIMEOUT, within},
     clock::ServerClock,
     error_class::{ErrorClass, class},
-    log::ConnectionLog,
     source::{Connect, Connections},
 };
 use crate::{
@@ -45,8 +44,8 @@ pub(crate) trait CommandLink: Send + Sync {
         self.execute(Request::Read(cmd))
     }
 
-    fn transact<'a>(&'a self, pipeline: &'a Pipeline) -> BoxFuture<'a, RedisResult<Value>> {
-        self.execute(Request::Transaction(pipeline))
+    fn send_all<'a>(&'a self, pipeline: &'a Pipeline) -> BoxFuture<'a, RedisResult<Value>> {
+        self.execute(Request::Pipeline(pipeline))
     }
 
     /// Reports whether reads have a connection of their own now.
@@ -78,9 +77,9 @@ pub(crate) enum Request<'a> {
     Command(&'a Cmd),
     /// A command that only reads. It may be executed before commands that were sent earlier and have no reply yet.
     Read(&'a Cmd),
-    /// The commands of a [`transaction`], without other commands in between. The reply is that to `EXEC`: an array of
-    /// replies, which may be errors. An error means that the transaction was not executed, or that this is unknown.
-    Transaction(&'a Pipeline),
+    /// Commands that are sent in one write. The reply is that to the last one, and an error the first one of any. The other
+    /// commands may have been executed even so.
+    Pipeline(&'a Pipeline),
 }
 
 /// The current connections, or the attempt to make them, which all callers share.
@@ -251,7 +250,7 @@ impl<C: Connect> CommandLink for Reconnecting<C> {
                 Request::Command(cmd) | Request::Read(cmd) => {
                     connection.req_packed_command(cmd).await.and_then(Value::extract_error)
                 }
-                Request::Transaction(pipeline) => reply_to_exec(pipeline, &mut connection, &self.attempts.log).await,
+                Request::Pipeline(pipeline) => reply_to_last(pipeline, &mut connection).await,
             };
             let error = answer.as_ref().err();
             if let Some(error) = error {
@@ -329,39 +328,14 @@ impl<C: Connect> Drop for PendingCommand<'_, C> {
     }
 }
 
-/// Returns these commands between `MULTI` and `EXEC`.
-#[must_use]
-pub fn transaction(commands: impl IntoIterator<Item = Cmd>) -> Pipeline {
-    let mut pipeline = redis::pipe();
-    pipeline.cmd("MULTI");
-    for command in commands {
-        pipeline.add_command(command);
+/// Sends the commands in one write. Returns the last reply, or the first error among the replies.
+async fn reply_to_last<C: ConnectionLike>(pipeline: &Pipeline, connection: &mut C) -> RedisResult<Value> {
+    let replies = connection.req_packed_commands(pipeline, 0, pipeline.len()).await?;
+    let mut last = Value::Nil;
+    for reply in replies {
+        last = reply.extract_error()?;
     }
-    pipeline.cmd("EXEC");
-    pipeline
-}
-
-/// Sends a transaction, and returns the reply to its last command, `EXEC`. A command that was not queued makes `EXEC` an
-/// error. Errors among the replies to the other commands are logged.
-///
-/// The transactions of redis-rs 1.8.1 are not used: if `MULTI` is refused, their connection panics in a build with
-/// overflow checks.
-async fn reply_to_exec<C: ConnectionLike>(
-    pipeline: &Pipeline,
-    connection: &mut C,
-    log: &ConnectionLog,
-) -> RedisResult<Value> {
-    let mut replies = connection.req_packed_commands(pipeline, pipeline.len() - 1, 1).await?;
-    let reply = match replies.pop() {
-        Some(Value::ServerError(error)) => return Err(error.into()),
-        reply => reply.unwrap_or(Value::Nil),
-    };
-    for reply in reply.as_sequence().unwrap_or_default() {
-        if let Value::ServerError(error) = reply {
-            log.command_failed(&error.clone().into());
-        }
-    }
-    Ok(reply)
+    Ok(last)
 }
 
 /// Connects, loads the scripts, and asks for the server's time, in one round trip. A server that refuses these is still

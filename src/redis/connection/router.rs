@@ -60,7 +60,7 @@ impl Router {
 fn slot(request: Request<'_>) -> u16 {
     let key = match request {
         Request::Command(cmd) | Request::Read(cmd) => first_key(cmd),
-        Request::Transaction(pipeline) => pipeline.cmd_iter().find_map(first_key),
+        Request::Pipeline(pipeline) => pipeline.cmd_iter().find_map(first_key),
     };
     key.map_or(0, slot_of)
 }
@@ -93,7 +93,7 @@ impl CommandLink for Router {
                 {
                     let mut asking = redis::pipe();
                     asking.cmd("ASKING").add_command(cmd.clone());
-                    answer = target.link.transact(&asking).await;
+                    answer = target.link.send_all(&asking).await;
                 }
                 let Err(error) = answer else { return answer };
                 redirections += 1;

@@ -61,7 +61,7 @@ impl ScriptCall {
         }
     }
 
-    /// Returns the call as a command of a transaction.
+    /// Returns the call as a command of a pipeline.
     pub(crate) fn into_cmd(self) -> Cmd {
         self.cmd
     }

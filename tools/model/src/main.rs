@@ -43,8 +43,9 @@
 //! * A response is given at its head, and stored from there. Markers are hit-for-pass markers. `DoNotStore` markers,
 //!   the payload cap and truncated bodies are left out, and so are nested fetches, schema versions and limits (inboxes,
 //!   attempts, consecutive hits).
-//! * A staged fill is one step, as it is on the server, where it is one transaction. What may differ from a fill whose
-//!   entries are arguments is that the staged entry is missing: the server refuses the fill, which any fill may meet.
+//! * A staged fill is one step, that of its script: no other client uses the name of the staged entry. What may differ
+//!   from a fill whose entries are arguments is that the staged entry is missing: the server refuses the fill, which any
+//!   fill may meet.
 //! * A poll sends the same request whether or not a wake-up caused it. Messages that only wake are therefore modelled
 //!   only where waiters do not poll ([`liveness`]).
 //! * An open circuit breaker is a loss that is known at once. The queue for its local fetches is left out. After a loss,

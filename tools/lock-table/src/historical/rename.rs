@@ -9,7 +9,7 @@ use redis::Value;
 use stampede_guard::{
     lock::{
         LeaseStatus, Recipe,
-        recipe::{Acquisition, Attempt, Busy, HeldState, LockFuture, held_if, millis, number, transaction, unexpected},
+        recipe::{Acquisition, Attempt, Busy, HeldState, LockFuture, held_if, millis, number, unexpected},
     },
     store::{StoreError, Timestamp},
 };
@@ -66,7 +66,7 @@ pub(super) async fn set_if_absent(acquisition: &Acquisition, name: &str) -> Resu
     rename.arg(&temporary).arg(name);
     let mut delete = redis::cmd("DEL");
     delete.arg(&temporary);
-    let answer = acquisition.client.transact(&transaction([set, rename, delete])).await?;
+    let answer = acquisition.client.send_all(&super::transaction([set, rename, delete])).await?;
     match &answer {
         Value::Array(parts) if parts.len() == 3 => Ok(number(&parts[1])? == 1),
         _ => Err(unexpected(&answer)),

@@ -9,7 +9,7 @@ use member::{SetMember, SetMemberWithExpiry};
 use redis::Value;
 use stampede_guard::lock::{
     Recipe,
-    recipe::{Acquisition, Attempt, Busy, LockFuture, millis, number, transaction, unexpected},
+    recipe::{Acquisition, Attempt, Busy, LockFuture, millis, number, unexpected},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -56,7 +56,7 @@ impl Recipe for SetMembership {
             let mut set = redis::cmd("SET");
             set.arg(&member.companion).arg(acquisition.token.as_bytes()).arg("NX");
             set.arg("PX").arg(millis(acquisition.ttl));
-            let answer = acquisition.client.transact(&transaction([member.cmd("SADD"), set])).await?;
+            let answer = acquisition.client.send_all(&super::transaction([member.cmd("SADD"), set])).await?;
             let Value::Array(parts) = &answer else { return Err(unexpected(&answer)) };
             // Only the companion decides, because a holder that crashed leaves a member without a companion.
             match parts[..] {
