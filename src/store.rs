@@ -32,7 +32,7 @@ pub use self::{
     entry::{Audience, Entry, Kind, Lifetimes, Meta, Payload, SharedValue},
     envelope::{EnvelopeError, FORMAT},
     error::{Answer, BoxFuture, StoreError},
-    lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus, MARKED_FOR},
+    lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus, Leaves, MARKED_FOR},
     memory::MemoryStore,
     port::{FillCondition, IntoStore, RedirectExtension, Renewal, Store, Write},
     token::{Inbox, Token},

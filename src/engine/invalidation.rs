@@ -12,19 +12,19 @@ use super::{
 use crate::{
     backoff,
     clock::{self, Timestamp},
-    error::{BoxError, Error, ErrorKind},
+    error::{Error, ErrorKind},
     key::CacheKey,
     store::{
         entry::Payload,
         error::StoreError,
-        lease::{Lease, LeaseRequest},
+        lease::{Lease, LeaseRequest, Leaves},
         port::FillCondition,
     },
-    sync::{mutex::Mutex, shared::Shared},
+    sync::shared::Shared,
     telemetry::{self, FrontEnd},
 };
 use futures_util::future::join_all;
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, slice, sync::Arc, time::Duration};
 use tokio::time::{sleep, timeout};
 
 impl Resource {
@@ -33,25 +33,15 @@ impl Resource {
     ///
     /// Cancel safe: the work is done in a task, which continues when the caller is dropped.
     pub(crate) async fn invalidate(self) -> Result<(), Error> {
-        let failed = |error: StoreError| {
-            Error::with_source(ErrorKind::Store, "the invalidation was not acknowledged", error.into())
-        };
-        self.request_invalidation(Script::Drop).await.map_err(failed)
+        let failed = not_acknowledged("the invalidation was not acknowledged");
+        self.request_invalidation(Leaves::Nothing).await.map(drop).map_err(failed)
     }
 
     /// Lets the values expire, otherwise as [`invalidate`](Self::invalidate). If it is not acknowledged, an invalidation is
     /// pending.
     pub(crate) async fn expire(self) -> Result<(), Error> {
-        let failed =
-            |error: StoreError| Error::with_source(ErrorKind::Store, "the expiry was not acknowledged", error.into());
-        let resource = Self { key: self.key.to_invalidated(), ..self };
-        let connection = resource.engine.store.connection(&resource.key);
-        let name = (resource.key.clone(), resource.config.clone());
-        let attempt = resource.engine.invalidations.request_expiry(name, connection, |request, may_expire| {
-            resource.send_invalidation(request, if may_expire { Script::Expire(connection) } else { Script::Drop })
-        });
-        resource.forget();
-        attempt.await.map_err(failed)
+        let failed = not_acknowledged("the expiry was not acknowledged");
+        self.request_invalidation(Leaves::StaleValues).await.map(drop).map_err(failed)
     }
 
     /// Stores a value: an invalidation, a lease and a fill. The first script drops the entry and grants the lease. The fill
@@ -61,32 +51,23 @@ impl Resource {
     /// Cancel safe: the work is done in a task, which continues when the caller is dropped.
     pub(crate) async fn put(self, payload: Payload, store_as: StoreAs) -> Result<(), Error> {
         let engine = self.engine.clone();
-        let not_stored = |error: BoxError| Error::with_source(ErrorKind::Store, "the put was not acknowledged", error);
+        let not_stored = not_acknowledged("the put was not acknowledged");
         let put = engine.tasks.spawn(async move {
             let mut permit = FillPermit::new(Arc::new(self.clone()));
             let (token, now) = (permit.token(), Timestamp::now());
             let fill_set = FillSet::new(token, (now, now), store_as, payload, &[]);
-            let first = Arc::new(FirstScript {
-                resource: self.clone(),
-                request: LeaseRequest::new(token, self.config.lease_ttl),
-                lease: Mutex::default(),
-            });
             let can_keep = self.can_keep(&fill_set);
-            let script = if can_keep { Script::Put(first.clone()) } else { Script::Drop };
-            self.request_invalidation(script).await.map_err(|error| not_stored(error.into()))?;
-            if !can_keep {
-                permit.right = FillRight::None;
-                return Err(Error::uncacheable());
-            }
-            let lease = first.lease.lock().take();
+            let request = LeaseRequest::new(token, self.config.lease_ttl);
+            let leaves = if can_keep { Leaves::Lease(request) } else { Leaves::Nothing };
+            let lease = self.request_invalidation(leaves).await.map_err(not_stored)?;
             permit.right = lease.map_or(FillRight::None, FillRight::Lease);
             if let Some(lease) = lease {
-                self.fill(FillCondition::Lease(lease), &fill_set).await.map_err(|error| not_stored(error.into()))?;
+                self.fill(FillCondition::Lease(lease), &fill_set).await.map_err(not_stored)?;
                 permit.right = FillRight::None;
             }
-            Ok(())
+            can_keep.then_some(()).ok_or_else(Error::uncacheable)
         });
-        put.await.unwrap_or_else(|dropped| Err(not_stored(dropped.into())))
+        put.await.unwrap_or_else(|dropped| Err(not_stored(StoreError::new(dropped))))
     }
 
     /// Invalidates as [`invalidate`](Self::invalidate) does, but does not wait while the circuit breaker is open. Reports
@@ -94,7 +75,7 @@ impl Resource {
     ///
     /// Cancel safe: the task is spawned before the future is polled.
     pub(crate) fn invalidate_or_defer(self) -> impl Future<Output = bool> {
-        let attempt = self.request_invalidation(Script::Drop);
+        let attempt = self.request_invalidation(Leaves::Nothing);
         async move {
             tokio::select! {
                 biased;
@@ -104,56 +85,73 @@ impl Resource {
         }
     }
 
-    /// Makes the invalidation pending, sends it as this script in a task, and makes this process forget the cache keys. What
-    /// is sent again is the invalidation alone.
-    fn request_invalidation(&self, script: Script) -> Attempt {
-        let resource = Self { key: self.key.to_invalidated(), ..self.clone() };
-        let name = (resource.key.clone(), resource.config.clone());
-        let attempt = self.engine.invalidations.request(name, |request| resource.send_invalidation(request, script));
-        resource.forget();
+    /// Makes the invalidation pending, sends it in a task, and makes this process forget the cache keys. What is sent again
+    /// leaves nothing.
+    fn request_invalidation(&self, leaves: Leaves) -> Attempt {
+        let connection = self.engine.store.connection(&self.key);
+        let expires_over = matches!(leaves, Leaves::StaleValues).then_some(connection);
+        let attempt = self.engine.invalidations.request(self.name(), expires_over, |request, may_expire| {
+            let leaves = if expires_over.is_some() && !may_expire { Leaves::Nothing } else { leaves };
+            self.send_invalidation(request, leaves, connection)
+        });
+        self.forget();
         attempt
     }
 
     /// Spawns a task that sends the invalidation, which is pending. The task changes the table, and so it must not run
     /// within the lock of a [`Shared`], which the table asks for its progress.
-    fn send_invalidation(&self, request: u64, script: Script) -> Attempt {
+    fn send_invalidation(&self, request: u64, leaves: Leaves, connection: u64) -> Attempt {
         let resource = self.clone();
         let task = self.engine.tasks.spawn(async move {
-            let answer = resource.drop_everywhere(request, &script).await;
-            let failed = |error: &StoreError| ((resource.key.clone(), resource.config.clone()), error.clone());
+            let answer = resource.drop_everywhere(request, leaves, connection).await;
+            let failed = |error: &StoreError| (resource.name(), error.clone());
             answer.inspect_err(|error| send_in_background(&resource.engine, Some(failed(error))))
         });
         Shared::new(async move { task.await.unwrap_or_else(|ended| Err(StoreError::new(ended))) })
     }
 
-    /// Drops the entries. If the store acknowledges, this process forgets the cache keys as well.
-    async fn drop_everywhere(&self, request: u64, script: &Script) -> Result<(), StoreError> {
-        let connection = || self.engine.store.connection(&self.key);
-        let keys = self.key.invalidated();
-        let by = loop {
-            let before = connection();
-            match script {
-                Script::Expire(connection) if before == *connection => self.expire_entries(&keys).await?,
-                Script::Drop | Script::Expire(_) => self.drop_entries(&keys).await?,
-                // The lease of the last one counts, because each one drops that of the one before.
-                Script::Put(put) => *put.lease.lock() = put.resource.drop_entries_and_lease(put.request).await?,
-            }
-            let after = connection();
+    /// Drops the entries, except for what is left: values only over this connection, because another one may have lost an
+    /// invalidation before. If the store acknowledges, this process forgets the cache keys as well.
+    async fn drop_everywhere(
+        &self,
+        request: u64,
+        leaves: Leaves,
+        connection: u64,
+    ) -> Result<Option<Lease>, StoreError> {
+        let present = || self.engine.store.connection(&self.key);
+        let (lease, by) = loop {
+            let before = present();
+            // The lease of the last one counts, because each one drops that of the one before.
+            let lease = match leaves {
+                Leaves::Lease(_) => self.drop_entries(slice::from_ref(&self.key), leaves).await?,
+                Leaves::StaleValues if before == connection => self.drop_entries(&self.invalidated(), leaves).await?,
+                _ => self.drop_entries(&self.invalidated(), Leaves::Nothing).await?,
+            };
+            let after = present();
             // One that was replaced meanwhile may have acknowledged for a server that is gone.
             if before == 0 || before == after {
-                break after;
+                break (lease, after);
             }
         };
         // After the store has dropped the entries, because a read that began before may have returned an old one.
         self.forget();
-        self.engine.invalidations.acknowledged(&self.key, request, by, Timestamp::now());
-        Ok(())
+        self.engine.invalidations.acknowledged(&self.key.to_invalidated(), request, by, Timestamp::now());
+        Ok(lease)
     }
 
     /// Makes this process forget what it has of the cache keys, or is about to get.
     fn forget(&self) {
         self.engine.versions.bump(&self.key);
-        self.engine.flights.forget(&self.key.invalidated());
+        self.engine.flights.forget(&self.invalidated());
+    }
+
+    fn name(&self) -> Name {
+        (self.key.to_invalidated(), self.config.clone())
+    }
+
+    /// Returns the cache keys that an invalidation of this one drops.
+    fn invalidated(&self) -> Vec<CacheKey> {
+        self.key.to_invalidated().invalidated()
     }
 
     /// Reads by this call. `None` if the store may have had no entry of this cache key at a moment after the call,
@@ -197,7 +195,7 @@ impl Resource {
             // The attempt may have a longer timeout, that of its request.
             let late = |_| Err(StoreError::timed_out(self.config.store_timeout));
             // An invalidation that is requested meanwhile does not concern this read.
-            return timeout(self.config.store_timeout, attempt).await.unwrap_or_else(late);
+            return timeout(self.config.store_timeout, attempt).await.unwrap_or_else(late).map(drop);
         }
         // The table may be full.
         let is_unsettled = self.is_unsettled(key);
@@ -207,7 +205,7 @@ impl Resource {
     /// Returns the attempt in flight at the pending invalidation of this name, or begins one. `None` if it is not pending
     /// any more.
     fn attempt(&self) -> Option<Attempt> {
-        self.engine.invalidations.attempt(&self.key, |request| self.send_invalidation(request, Script::Drop))
+        self.engine.invalidations.attempt(&self.key, |request| self.send_invalidation(request, Leaves::Nothing, 0))
     }
 
     /// Makes the invalidations pending that the store may have lost, and this process forget what it has read since. To
@@ -227,20 +225,8 @@ impl Resource {
     }
 }
 
-/// What an invalidation is sent as.
-enum Script {
-    Drop,
-    /// The expiry of the values, while this connection serves them. Another one may have lost an invalidation before.
-    Expire(u64),
-    Put(Arc<FirstScript>),
-}
-
-/// The first script of a put, in place of that of an invalidation.
-struct FirstScript {
-    /// The cache key in the layout of the value.
-    resource: Resource,
-    request: LeaseRequest,
-    lease: Mutex<Option<Lease>>,
+fn not_acknowledged(what: &'static str) -> impl Fn(StoreError) -> Error + Copy {
+    move |error| Error::with_source(ErrorKind::Store, what, error.into())
 }
 
 fn resource(engine: &Arc<Engine>, (key, config): Name) -> Resource {

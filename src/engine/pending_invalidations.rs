@@ -12,7 +12,7 @@ use crate::{
     clock::Timestamp,
     config::Config,
     key::CacheKey,
-    store::error::StoreError,
+    store::{error::StoreError, lease::Lease},
     sync::{
         mutex::Mutex,
         shared::{Shared, WeakShared},
@@ -60,22 +60,14 @@ struct Invalidation {
     request: u64,
     /// When it was first acknowledged.
     first: Option<Timestamp>,
-    dropped: Dropped,
-}
-
-/// What is known of the last invalidation of a name that was no expiry.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Dropped {
-    No,
-    Pending,
-    /// Acknowledged by this connection.
-    By(u64),
 }
 
 struct Pending {
     invalidation: Invalidation,
     /// The last attempt. Its callers have it.
-    attempt: WeakShared<Result<(), StoreError>>,
+    attempt: WeakShared<Attempted>,
+    /// The connection of the last request, if it is an expiry and no invalidation is pending.
+    expires_over: Option<u64>,
     _gauge: PendingInvalidation,
 }
 
@@ -87,7 +79,10 @@ struct Acknowledged {
 }
 
 /// An attempt to send an invalidation, which its callers and the readers of its name share.
-pub(super) type Attempt = Shared<Result<(), StoreError>>;
+pub(super) type Attempt = Shared<Attempted>;
+
+/// The lease that a put has asked for, once the store has acknowledged the invalidation.
+type Attempted = Result<Option<Lease>, StoreError>;
 
 /// A name to be invalidated, with the settings of its request.
 pub(super) type Name = (CacheKey, Arc<Config>);
@@ -112,41 +107,28 @@ impl PendingInvalidations {
         is_pending || table.acknowledged.get(&name).is_some_and(is_elsewhere)
     }
 
-    /// Records a request, which is pending from now on, unless the table is full. Begins an attempt with its number.
-    pub(super) fn request(&self, name: Name, begin: impl FnOnce(u64) -> Attempt) -> Attempt {
-        self.request_as(name, None, |request, _| begin(request))
-    }
-
-    /// Records a request for an expiry, to be sent over this connection. Begins an attempt with its number, and whether it
-    /// may be an expiry: not if an invalidation is pending, which its acknowledgement would end, or if one was acknowledged
-    /// by another connection, whose server may have lost it.
-    pub(super) fn request_expiry(
-        &self,
-        name: Name,
-        connection: u64,
-        begin: impl FnOnce(u64, bool) -> Attempt,
-    ) -> Attempt {
-        self.request_as(name, Some(connection), begin)
-    }
-
-    fn request_as(
+    /// Records a request, which is pending from now on, unless the table is full. `expires_over` is the connection of an
+    /// expiry. Begins an attempt with the number of the request, and whether it may leave values: not if an invalidation is
+    /// pending, which its acknowledgement would end, nor if another connection has acknowledged one, whose server may have
+    /// lost it.
+    pub(super) fn request(
         &self,
         (key, config): Name,
-        expiry_by: Option<u64>,
+        expires_over: Option<u64>,
         begin: impl FnOnce(u64, bool) -> Attempt,
     ) -> Attempt {
         self.change(|Names { pending, acknowledged, requests, .. }| {
             *requests += 1;
-            let known = pending.get(&key).map(|known| &known.invalidation);
-            let known = known.or_else(|| acknowledged.get(&key).map(|known| &known.invalidation));
-            let last = known.map_or(Dropped::No, |known| known.dropped);
-            let may_expire = expiry_by.is_some_and(|by| [Dropped::No, Dropped::By(by)].contains(&last));
-            let dropped = if may_expire { last } else { Dropped::Pending };
-            let attempt = begin(*requests, may_expire);
+            let expires_over = expires_over.filter(|by| match pending.get(&key) {
+                Some(known) => known.expires_over == Some(*by),
+                None => acknowledged.get(&key).is_none_or(|known| known.by == *by),
+            });
+            let attempt = begin(*requests, expires_over.is_some());
             if pending.len() < MAX_PENDING || pending.contains_key(&key) {
                 acknowledged.remove(&key);
-                let invalidation = Invalidation { config, request: *requests, first: None, dropped };
-                pending.insert(key, Pending::new(invalidation, attempt.downgrade()));
+                let invalidation = Invalidation { config, request: *requests, first: None };
+                let last = attempt.downgrade();
+                pending.insert(key, Pending { expires_over, ..Pending::new(invalidation, last) });
             }
             attempt
         })
@@ -161,9 +143,6 @@ impl PendingInvalidations {
             }
             let Some((key, Pending { mut invalidation, .. })) = pending.remove_entry(key) else { return };
             let first = *invalidation.first.get_or_insert(now);
-            if invalidation.dropped != Dropped::No {
-                invalidation.dropped = Dropped::By(by);
-            }
             if now.since(first) < REPEATED_FOR {
                 acknowledged.insert(key, Acknowledged { invalidation, by, last: now });
             }
@@ -248,8 +227,8 @@ impl PendingInvalidations {
 }
 
 impl Pending {
-    fn new(invalidation: Invalidation, attempt: WeakShared<Result<(), StoreError>>) -> Self {
-        Self { invalidation, attempt, _gauge: telemetry::pending_invalidation() }
+    fn new(invalidation: Invalidation, attempt: WeakShared<Attempted>) -> Self {
+        Self { invalidation, attempt, expires_over: None, _gauge: telemetry::pending_invalidation() }
     }
 }
 
@@ -284,7 +263,7 @@ mod tests {
     /// Requests an invalidation, whose attempt fails. Returns its number.
     fn request(table: &PendingInvalidations, key: &str) -> u64 {
         let mut number = 0;
-        let attempt = table.request(name(key), |request| {
+        let attempt = table.request(name(key), None, |request, _| {
             number = request;
             Shared::new(async { Err(StoreError::new("down")) })
         });
@@ -315,7 +294,7 @@ mod tests {
         let mut request = 0;
         let attempt = table.attempt(&name("k").0, |of_last| {
             request = of_last;
-            Shared::new(async { Ok(()) })
+            Shared::new(async { Ok(None) })
         });
         assert!(attempt.is_some(), "it is pending");
         table.acknowledged(&name("k").0, request, connection, at(seconds));
@@ -331,14 +310,14 @@ mod tests {
             let failing = [(); 3].map(|()| {
                 let (table, sent, name) = (table.clone(), sent.clone(), name.clone());
                 thread::spawn(move || {
-                    drop(table.request(name, |_| Shared::new(async { Err(StoreError::new("down")) })));
+                    drop(table.request(name, None, |_, _| Shared::new(async { Err(StoreError::new("down")) })));
                     let Some(_claim) = table.claim_sender() else { return };
                     while let Some(names) = table.to_send() {
                         for (key, _) in names {
                             let mut request = 0;
                             let _ = table.attempt(&key, |of_last| {
                                 request = of_last;
-                                Shared::new(async { Ok(()) })
+                                Shared::new(async { Ok(None) })
                             });
                             sent.fetch_max(request, SeqCst);
                             thread::yield_now(); // the attempt of the request may be in flight

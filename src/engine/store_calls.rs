@@ -13,7 +13,7 @@ use crate::{
     store::{
         entry::Entry,
         error::{Answer, StoreError},
-        lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus},
+        lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus, Leaves},
         port::FillCondition,
         token::{Inbox, Token},
         wake::Listener,
@@ -136,26 +136,20 @@ impl Resource {
         self.repeatable(StoreOperation::Release, release).await
     }
 
-    pub(super) async fn drop_entries(&self, keys: &[CacheKey]) -> Result<(), StoreError> {
-        self.repeatable(StoreOperation::Invalidate, || self.engine.store.invalidate(keys)).await
-    }
-
-    /// Lets the values expire. If the connection was broken, drops them, because the next one may have lost an invalidation.
-    pub(super) async fn expire_entries(&self, keys: &[CacheKey]) -> Result<(), StoreError> {
+    /// Drops the entries, except for what is left. Over a connection that was broken no value is left, because the next one
+    /// may have lost an invalidation.
+    pub(super) async fn drop_entries(&self, keys: &[CacheKey], leaves: Leaves) -> Result<Option<Lease>, StoreError> {
         let store = &self.engine.store;
         let answer = async {
-            match store.expire(keys).await {
-                Err(error) if error.is_disconnected() => store.invalidate(keys).await,
-                answer => answer,
+            match (store.invalidate(keys, leaves).await, leaves) {
+                (Err(error), Leaves::StaleValues) if error.is_disconnected() => {
+                    store.invalidate(keys, Leaves::Nothing).await
+                }
+                (Err(error), _) if error.is_disconnected() => store.invalidate(keys, leaves).await,
+                (answer, _) => answer,
             }
         };
         self.with_timeout(Access::Write, StoreOperation::Invalidate, answer).await
-    }
-
-    /// Drops the entries of this cache key, and asks for its lease in the same step.
-    pub(super) async fn drop_entries_and_lease(&self, request: LeaseRequest) -> Result<Option<Lease>, StoreError> {
-        let send = || self.engine.store.invalidate_and_lease(&self.key, request);
-        self.repeatable(StoreOperation::Invalidate, send).await
     }
 
     /// Sends an operation. If the connection was broken, sends it once more within the same timeout, because an idle

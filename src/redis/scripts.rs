@@ -8,7 +8,7 @@ use crate::{
     key::{CacheKey, KeyHash},
     store::{
         error::StoreError,
-        lease::{FailureMarker, Lease, LeaseReply, LeaseRequest},
+        lease::{FailureMarker, Lease, LeaseReply, LeaseRequest, Leaves},
         token::{Inbox, Token},
     },
 };
@@ -47,16 +47,6 @@ pub(super) fn extend(lease: &str, held: Lease, span: Duration) -> ScriptCall {
     let mut call = EXTEND.call(&[lease]);
     call.arg(&owner(held)).arg(millis(span));
     call
-}
-
-/// What the script `invalidate` leaves.
-#[derive(Clone, Copy)]
-pub(super) enum Leaves {
-    Nothing,
-    /// The values, which are stale from now on.
-    StaleValues,
-    /// The first lease, which a put asks for.
-    Lease(LeaseRequest),
 }
 
 /// Invalidates. `names` are the leases of these cache keys, then all entries.
@@ -195,27 +185,25 @@ fn is_left(text: &[u8]) -> bool {
     names_an_outcome && inboxes > 0 && inboxes.is_multiple_of(INBOX) && inboxes <= MAX_INBOXES * INBOX
 }
 
-/// Parses the reply of `invalidate`: for each lease, the waiters that are left to wake.
-pub(super) fn parse_invalidated(answer: Value) -> Result<Vec<Vec<u8>>, StoreError> {
+/// Parses the reply of `invalidate` to so many leases: the waiters of each that are left to wake, and the stamp of the lease
+/// that was to be granted.
+pub(super) fn parse_invalidated(
+    answer: Value,
+    leases: usize,
+    leaves: Leaves,
+) -> Result<(Vec<Vec<u8>>, Option<u64>), StoreError> {
+    let Value::Array(mut parts) = answer else { return Err(unexpected(&answer)) };
+    let granted = parts.split_off(parts.len().min(leases));
+    let stamp = match (&granted[..], leaves) {
+        ([stamp], Leaves::Lease(_)) => Some(number(stamp)?),
+        ([], Leaves::Nothing | Leaves::StaleValues) if parts.len() == leases => None,
+        _ => return Err(unexpected(&Value::Array(granted))),
+    };
     let left = |left| match left {
         Value::BulkString(left) if left.is_empty() || is_left(&left) => Ok(left),
         other => Err(unexpected(&other)),
     };
-    match answer {
-        Value::Array(leases) => leases.into_iter().map(left).collect(),
-        answer => Err(unexpected(&answer)),
-    }
-}
-
-/// Parses the reply of `invalidate` to a put: as [`parse_invalidated`] does, and the stamp of the lease.
-pub(super) fn parse_put(answer: Value) -> Result<(Vec<Vec<u8>>, u64), StoreError> {
-    let Value::Array(mut parts) = answer else { return Err(unexpected(&answer)) };
-    let stamp = match parts.pop() {
-        Some(Value::BulkString(stamp)) => digits(&stamp),
-        _ => None,
-    };
-    let stamp = stamp.ok_or_else(|| unexpected(&Value::Array(Vec::new())))?;
-    Ok((parse_invalidated(Value::Array(parts))?, stamp))
+    Ok((parts.into_iter().map(left).collect::<Result<_, _>>()?, stamp))
 }
 
 /// Encodes token and stamp as the scripts compare them. PERF: into an array, because each fill encodes one.
@@ -263,9 +251,8 @@ mod tests {
         for other in [&inboxes(0), &inboxes(MAX_INBOXES + 1), &inboxes(2)[..12], &[granted, b"100"].concat(), b"", b"1"]
         {
             assert!(end(other).is_err(), "{} bytes", other.len());
-            assert!(
-                other.is_empty() || parse_invalidated(Value::Array(vec![Value::BulkString(other.to_vec())])).is_err()
-            );
+            let reply = Value::Array(vec![Value::BulkString(other.to_vec())]);
+            assert!(other.is_empty() || parse_invalidated(reply, 1, Leaves::Nothing).is_err());
         }
         assert_eq!([0, 1].map(|number| parse_end(Value::Int(number)).ok()), [false, true].map(|is| Some((is, vec![]))));
     }

@@ -18,7 +18,7 @@ use super::{
     entries::EntryDecoder,
     fill::Fill,
     names::entry_name,
-    scripts::{self, Leaves},
+    scripts,
     tracked::TrackedReads,
     wakes::Waves,
 };
@@ -28,7 +28,7 @@ use crate::{
     store::{
         entry::Entry,
         error::{Answer, StoreError},
-        lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus},
+        lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus, Leaves},
         port::{FillCondition, IntoStore, Store, Write},
         token::Token,
         tracking::{InvalidationFeed, TrackedReader},
@@ -181,36 +181,17 @@ impl RedisStore {
         Err(StoreError::new("the entry keeps changing and no version of it can be read"))
     }
 
-    /// Invalidates name by name, because the names of a slot that moves are on two nodes. The leases come first:
-    /// without its lease no earlier fill is stored, and a later fill that is dropped costs a fetch.
-    async fn invalidate_one_by_one(
+    /// Wakes the waiters of invalidated leases. Returns the stamp of the lease that was granted.
+    async fn end_leases(
         &self,
-        names: &[String],
         keys: &[CacheKey],
         leaves: Leaves,
-    ) -> Result<(), StoreError> {
-        for (i, name) in names.iter().enumerate() {
-            let keys = keys.get(i).map(slice::from_ref).unwrap_or_default();
-            let reply = scripts::invalidate(slice::from_ref(name), keys, leaves).run(&*self.link).await;
-            let left = self.parse(reply, scripts::parse_invalidated).await?;
-            self.wake_all(keys, &left);
-        }
-        Ok(())
-    }
-
-    async fn invalidate_to(&self, keys: &[CacheKey], leaves: Leaves) -> Result<(), StoreError> {
-        let names = invalidated_names(keys);
-        let reply = scripts::invalidate(&names, keys, leaves).run(&*self.link).await;
-        if reply.as_ref().is_err_and(|error| error.kind() == TRY_AGAIN) {
-            return self.invalidate_one_by_one(&names, keys, leaves).await;
-        }
-        self.wake_all(keys, &self.parse(reply, scripts::parse_invalidated).await?);
-        Ok(())
-    }
-
-    /// Wakes the waiters that an invalidation of these keys has left.
-    fn wake_all(&self, keys: &[CacheKey], left: &[Vec<u8>]) {
-        keys.iter().zip(left).for_each(|(key, left)| self.wake(key, left));
+        reply: RedisResult<Value>,
+    ) -> Result<Option<u64>, StoreError> {
+        let parse = |reply| scripts::parse_invalidated(reply, keys.len(), leaves);
+        let (left, stamp) = self.parse(reply, parse).await?;
+        keys.iter().zip(&left).for_each(|(key, left)| self.wake(key, left));
+        Ok(stamp)
     }
 
     /// Wakes the waiters that a script has left.
@@ -306,27 +287,32 @@ impl Store for RedisStore {
         })
     }
 
-    fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
-        Box::pin(self.invalidate_to(keys, Leaves::Nothing))
-    }
-
-    fn expire<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
-        Box::pin(self.invalidate_to(keys, Leaves::StaleValues))
-    }
-
-    fn invalidate_and_lease<'a>(&'a self, key: &'a CacheKey, request: LeaseRequest) -> Answer<'a, Option<Lease>> {
+    /// While a slot moves, its names are on two nodes. Then they are invalidated name by name, the leases first: without its
+    /// lease no earlier fill is stored, and a later fill that is dropped costs a fetch.
+    fn invalidate<'a>(&'a self, keys: &'a [CacheKey], leaves: Leaves) -> Answer<'a, Option<Lease>> {
         Box::pin(async move {
-            let keys = slice::from_ref(key);
-            let names = invalidated_names(keys);
-            let mut reply = scripts::invalidate(&names, keys, Leaves::Lease(request)).run(&*self.link).await;
+            let names: Vec<_> = keys.iter().map(lease_name).chain(keys.iter().flat_map(entry_names)).collect();
+            let mut reply = scripts::invalidate(&names, keys, leaves).run(&*self.link).await;
             if reply.as_ref().is_err_and(|error| error.kind() == TRY_AGAIN) {
-                self.invalidate_one_by_one(&names, keys, Leaves::Nothing).await?;
-                reply = scripts::invalidate(&names[..1], keys, Leaves::Lease(request)).run(&*self.link).await;
+                let (first, is_put) = (&names[..1], matches!(leaves, Leaves::Lease(_)));
+                let leaves_apart = if is_put { Leaves::Nothing } else { leaves };
+                for (i, name) in names.iter().enumerate() {
+                    let keys = keys.get(i).map(slice::from_ref).unwrap_or_default();
+                    let reply = scripts::invalidate(slice::from_ref(name), keys, leaves_apart).run(&*self.link).await;
+                    self.end_leases(keys, leaves_apart, reply).await?;
+                }
+                if !is_put {
+                    return Ok(None);
+                }
+                reply = scripts::invalidate(first, keys, leaves).run(&*self.link).await;
             }
-            let (left, stamp) = self.parse(reply, scripts::parse_put).await?;
-            self.wake_all(keys, &left);
-            let second_name = self.decoder.names.is_second(key.layout());
-            Ok(Some(Lease { token: request.token, stamp, second_name }))
+            let stamp = self.end_leases(keys, leaves, reply).await?;
+            Ok(match (leaves, stamp) {
+                (Leaves::Lease(LeaseRequest { token, .. }), Some(stamp)) => {
+                    Some(Lease { token, stamp, second_name: self.decoder.names.is_second(keys[0].layout()) })
+                }
+                _ => None,
+            })
         })
     }
 
@@ -367,11 +353,6 @@ impl Store for RedisStore {
         let (source, data, decoder) = (self.server.clone()?, self.link.clone(), self.decoder.clone());
         Some(Arc::new(TrackedReads::new(source, data, decoder, self.subscribers.clone(), feed, every)))
     }
-}
-
-/// Returns the names of the leases of these cache keys, then those of all entries.
-fn invalidated_names(keys: &[CacheKey]) -> Vec<String> {
-    keys.iter().map(lease_name).chain(keys.iter().flat_map(entry_names)).collect()
 }
 
 /// Omits the connection, whose address may hold a password.

@@ -43,6 +43,18 @@ impl LeaseRequest {
     }
 }
 
+/// What [`Store::invalidate`](super::Store::invalidate) leaves.
+#[derive(Clone, Copy, Debug)]
+pub enum Leaves {
+    /// Neither entries nor leases.
+    Nothing,
+    /// The values, which are stale from now on, and keep the windows after their freshness. A store that drops them is
+    /// correct.
+    StaleValues,
+    /// A lease that is granted to this request, for a put.
+    Lease(LeaseRequest),
+}
+
 /// The reply of [`Store::get_or_lease`](super::Store::get_or_lease): the entry, the right to fill it, or its holder.
 ///
 /// ```

@@ -7,7 +7,7 @@ use super::{
     entry::{Entry, Kind},
     entry_cache::{self, EntryCache},
     error::Answer,
-    lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus, MARKED_FOR},
+    lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus, Leaves, MARKED_FOR},
     port::{FillCondition, RedirectExtension, Store, Write},
     token::Token,
     wake::{Listener, WakeRegistry},
@@ -241,32 +241,22 @@ impl MemoryStore {
     }
 
     /// Drops entries and lease, and grants the lease to the request of a put.
-    pub(crate) fn invalidate_now(&self, key: &CacheKey, put: Option<LeaseRequest>, now: Timestamp) -> Option<Lease> {
-        self.end(key, put, now, |key| _ = self.entries.remove(key))
-    }
-
-    pub(crate) fn expire_now(&self, key: &CacheKey, now: Timestamp) {
-        self.end(key, None, now, |key| match self.entries.get(key) {
-            Some(entry) if entry.has_expired() => {}
-            Some(entry) if entry.meta().kind == Kind::Value => self.entries.insert(key.clone(), entry.expired(now)),
-            _ => _ = self.entries.remove(key),
-        });
-    }
-
-    fn end(
-        &self,
-        key: &CacheKey,
-        put: Option<LeaseRequest>,
-        now: Timestamp,
-        end_entry: impl Fn(&CacheKey),
-    ) -> Option<Lease> {
+    pub(crate) fn invalidate_now(&self, key: &CacheKey, leaves: Leaves, now: Timestamp) -> Option<Lease> {
         let mut leases = self.leases.of(key);
         leases.table.remove(&key.without_layout());
         // A fill that adds a layout holds the lease table too.
         for layout in &*self.layouts.lock() {
-            end_entry(&key.in_layout(*layout));
+            let key = key.in_layout(*layout);
+            match matches!(leaves, Leaves::StaleValues).then(|| self.entries.get(&key)).flatten() {
+                Some(entry) if entry.has_expired() => {}
+                Some(entry) if entry.meta().kind == Kind::Value => self.entries.insert(key, entry.expired(now)),
+                _ => _ = self.entries.remove(&key),
+            }
         }
-        let lease = put.map(|request| self.grant(&mut leases, key.without_layout(), request, 0, now));
+        let lease = match leaves {
+            Leaves::Lease(request) => Some(self.grant(&mut leases, key.without_layout(), request, 0, now)),
+            Leaves::Nothing | Leaves::StaleValues => None,
+        };
         drop(leases);
         self.wakes.invalidated(key.hash());
         lease
@@ -349,18 +339,9 @@ impl Store for MemoryStore {
         Box::pin(ready(Ok(self.extend_now(key, lease, span, Timestamp::now()))))
     }
 
-    fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
-        keys.iter().for_each(|key| _ = self.invalidate_now(key, None, Timestamp::now()));
-        Box::pin(ready(Ok(())))
-    }
-
-    fn expire<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
-        keys.iter().for_each(|key| self.expire_now(key, Timestamp::now()));
-        Box::pin(ready(Ok(())))
-    }
-
-    fn invalidate_and_lease<'a>(&'a self, key: &'a CacheKey, request: LeaseRequest) -> Answer<'a, Option<Lease>> {
-        Box::pin(ready(Ok(self.invalidate_now(key, Some(request), Timestamp::now()))))
+    fn invalidate<'a>(&'a self, keys: &'a [CacheKey], leaves: Leaves) -> Answer<'a, Option<Lease>> {
+        let leases = keys.iter().map(|key| self.invalidate_now(key, leaves, Timestamp::now()));
+        Box::pin(ready(Ok(leases.fold(None, |_, lease| lease))))
     }
 
     fn can_keep(&self, key: &CacheKey, entry: &Entry) -> bool {

@@ -3,7 +3,7 @@
 use super::{
     entry::Entry,
     error::Answer,
-    lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus},
+    lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus, Leaves},
     token::Token,
     tracking::{InvalidationFeed, TrackedReader},
     wake::Listener,
@@ -13,7 +13,7 @@ use crate::{
     versions::ReadTerms,
 };
 use futures_util::future::try_join_all;
-use std::{slice, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 /// A cache that grants leases. The [module](super) lists the promises of an implementation.
 ///
@@ -61,29 +61,11 @@ pub trait Store: Send + Sync + 'static {
     /// Extends a lease to `span` from now.
     fn extend<'a>(&'a self, key: &'a CacheKey, lease: Lease, span: Duration) -> Answer<'a, LeaseStatus>;
 
-    /// Drops the entries of these cache keys in all [layouts](CacheKey::layout), and their leases. Wakes the waiters and
-    /// the holders of the leases. The cache keys differ only in their [qualifier](CacheKey::qualifier), and are dropped
-    /// in one step.
-    fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()>;
-
-    /// Ends the leases of these cache keys as [`invalidate`](Self::invalidate) does, but keeps the values: they are stale
-    /// from now on, and keep the windows after their freshness. Default: `invalidate`.
-    fn expire<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
-        self.invalidate(keys)
-    }
-
-    /// Drops the entries and the lease of this cache key as [`invalidate`](Self::invalidate) does, and grants the lease to
-    /// this request. `None` if another request got it. Default: two steps, between which another caller may lead. Its
-    /// fetch then begins after the entries were dropped.
-    fn invalidate_and_lease<'a>(&'a self, key: &'a CacheKey, request: LeaseRequest) -> Answer<'a, Option<Lease>> {
-        Box::pin(async move {
-            self.invalidate(slice::from_ref(key)).await?;
-            Ok(match self.get_or_lease(key, request).await? {
-                LeaseReply::Granted { lease, .. } => Some(lease),
-                _ => None,
-            })
-        })
-    }
+    /// Drops the entries of these cache keys in all [layouts](CacheKey::layout), and their leases, except for what it
+    /// `leaves`. Wakes the waiters and the holders of the leases. The cache keys differ only in their
+    /// [qualifier](CacheKey::qualifier), and all this is done in one step. Returns the lease of a request for one. A request
+    /// has one cache key, whose layout is that of the entry to fill.
+    fn invalidate<'a>(&'a self, keys: &'a [CacheKey], leaves: Leaves) -> Answer<'a, Option<Lease>>;
 
     /// Reports whether the store has room for the entry at all. For stores that live in this process and are bounded by
     /// bytes. If not, the guard counts it ([`Stats::too_large`](crate::Stats::too_large)) and fills a do-not-store

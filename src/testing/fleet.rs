@@ -11,7 +11,7 @@ use crate::{
     store::{
         entry::Entry,
         error::{Answer, StoreError},
-        lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus},
+        lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus, Leaves},
         memory::MemoryStore,
         port::{FillCondition, Store, Write},
         token::Token,
@@ -167,7 +167,7 @@ impl FakeRedis {
     /// ```
     pub fn invalidate(&self, key: impl ToKey) {
         let key = Key::new(key);
-        self.invalidate_for(None, &self.0.store.cache_keys(|stored| key.names(stored.key())));
+        self.invalidate_for(None, &self.0.store.cache_keys(|stored| key.names(stored.key())), Leaves::Nothing);
     }
 
     /// Reports whether an entry of the key is stored. A hit-for-pass marker counts.
@@ -281,24 +281,19 @@ impl FakeRedis {
         reply
     }
 
-    fn invalidate_and_lease(&self, node: usize, key: &CacheKey, request: LeaseRequest) -> Option<Lease> {
-        let mut records = self.0.records.lock();
-        let lease = self.execute_locked(&mut records, Some(node), key, true, |store| {
-            (store.invalidate_now(key, Some(request), Timestamp::now()), EventKind::Invalidate)
-        })?;
-        let granted = LeaseReply::Granted { lease, seen_alive: false, failures: 0 };
-        records.add(Some(node), Some(key), EventKind::GetOrLease(request, granted));
-        Some(lease)
-    }
-
-    fn invalidate_for(&self, node: Option<usize>, keys: &[CacheKey]) {
-        let mut records = self.0.records.lock();
+    fn invalidate_for(&self, node: Option<usize>, keys: &[CacheKey], leaves: Leaves) -> Option<Lease> {
+        let (mut records, mut lease) = (self.0.records.lock(), None);
         for key in keys {
-            self.execute_locked(&mut records, node, key, true, |store| {
-                store.invalidate_now(key, None, Timestamp::now());
-                ((), EventKind::Invalidate)
+            let event = if matches!(leaves, Leaves::StaleValues) { EventKind::Expire } else { EventKind::Invalidate };
+            lease = self.execute_locked(&mut records, node, key, true, |store| {
+                (store.invalidate_now(key, leaves, Timestamp::now()), event)
             });
+            if let (Leaves::Lease(request), Some(lease)) = (leaves, lease) {
+                let granted = LeaseReply::Granted { lease, seen_alive: false, failures: 0 };
+                records.add(node, Some(key), EventKind::GetOrLease(request, granted));
+            }
         }
+        lease
     }
 
     /// Executes an operation, and notifies the participants in the lease of the key if it ends the lease.
@@ -767,25 +762,9 @@ impl Store for Node {
         })
     }
 
-    fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
+    fn invalidate<'a>(&'a self, keys: &'a [CacheKey], leaves: Leaves) -> Answer<'a, Option<Lease>> {
         let keys = keys.to_vec();
-        self.send(Operation::Invalidate, move |node| node.redis.invalidate_for(Some(node.number), &keys))
-    }
-
-    fn expire<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
-        let keys = keys.to_vec();
-        self.send(Operation::Invalidate, move |node| {
-            let mut records = node.redis.0.records.lock();
-            for key in &keys {
-                let expire = |store: &MemoryStore| (store.expire_now(key, Timestamp::now()), EventKind::Expire);
-                node.redis.execute_locked(&mut records, Some(node.number), key, true, expire);
-            }
-        })
-    }
-
-    fn invalidate_and_lease<'a>(&'a self, key: &'a CacheKey, request: LeaseRequest) -> Answer<'a, Option<Lease>> {
-        let key = key.clone();
-        self.send(Operation::Invalidate, move |node| node.redis.invalidate_and_lease(node.number, &key, request))
+        self.send(Operation::Invalidate, move |node| node.redis.invalidate_for(Some(node.number), &keys, leaves))
     }
 
     fn connection(&self, _: &CacheKey) -> u64 {

@@ -5,7 +5,7 @@ use stampede_guard::{
     MemoryStore, NearCacheConfig, StampedeGuard,
     store::{
         Answer, CacheKey, Entry, FailureMarker, FillCondition, FillOutcome, InvalidationFeed, Lease, LeaseReply,
-        LeaseRequest, LeaseStatus, Listener, Store, Token, TrackedRead, TrackedReader, Write,
+        LeaseRequest, LeaseStatus, Leaves, Listener, Store, Token, TrackedRead, TrackedReader, Write,
     },
 };
 use std::{
@@ -50,8 +50,8 @@ impl Store for Tracked {
         self.store.extend(key, lease, span)
     }
 
-    fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
-        self.store.invalidate(keys)
+    fn invalidate<'a>(&'a self, keys: &'a [CacheKey], leaves: Leaves) -> Answer<'a, Option<Lease>> {
+        self.store.invalidate(keys, leaves)
     }
 
     fn listen(&self, key: &CacheKey) -> Listener {

@@ -6,7 +6,7 @@ use stampede_guard::{
     ErrorKind, MemoryStore, OutageCacheConfig, StampedeGuard,
     store::{
         Answer, CacheKey, Entry, FailureMarker, FillCondition, FillOutcome, Lease, LeaseReply, LeaseRequest,
-        LeaseStatus, Listener, Store, Token, Write,
+        LeaseStatus, Leaves, Listener, Store, Token, Write,
     },
     testing::{FakeRedis, Fault, Operation},
 };
@@ -48,8 +48,8 @@ impl Store for Slow {
         self.store.extend(key, lease, span)
     }
 
-    fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
-        self.store.invalidate(keys)
+    fn invalidate<'a>(&'a self, keys: &'a [CacheKey], leaves: Leaves) -> Answer<'a, Option<Lease>> {
+        self.store.invalidate(keys, leaves)
     }
 
     fn is_shared(&self) -> bool {

@@ -8,7 +8,7 @@ use crate::{
 use redis::aio::MultiplexedConnection;
 use stampede_guard::{
     RedisStore,
-    store::{CacheKey, LeaseReply, LeaseRequest, Store},
+    store::{CacheKey, LeaseReply, LeaseRequest, Leaves, Store},
 };
 
 /// Asserts that answers are shared and that waiters are notified.
@@ -31,7 +31,7 @@ async fn serves(url: &str) {
         )
     })
     .await;
-    a.invalidate(std::slice::from_ref(&key)).await.expect("acknowledged");
+    a.invalidate(std::slice::from_ref(&key), Leaves::Nothing).await.expect("acknowledged");
     let woken = tokio::time::timeout(20 * SECOND, waiter.notified()).await;
     assert!(woken.expect("a message"), "{url}");
 }

@@ -11,7 +11,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 use redis::{ClientTlsConfig, ConnectionAddr, RedisResult, TlsCertificates};
 use stampede_guard::{
     RedisEndpoint, RedisStore, StampedeGuard,
-    store::{CacheKey, LeaseReply, LeaseRequest, Store},
+    store::{CacheKey, LeaseReply, LeaseRequest, Leaves, Store},
 };
 use std::fs;
 use tempfile::TempDir;
@@ -117,7 +117,7 @@ async fn is_woken([a, b]: [RedisStore; 2]) {
         matches!(b.get_or_lease(&at, wait).await, Ok(LeaseReply::Wait { registered: true, .. }))
     })
     .await;
-    a.invalidate(std::slice::from_ref(&at)).await.expect("acknowledged");
+    a.invalidate(std::slice::from_ref(&at), Leaves::Nothing).await.expect("acknowledged");
     assert!(waiter.notified().await, "the entry was invalidated");
 }
 

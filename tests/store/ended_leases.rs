@@ -7,7 +7,7 @@ use crate::{
 };
 use stampede_guard::{
     MemoryStore, RedisStore,
-    store::{CacheKey, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus, MARKED_FOR, Store},
+    store::{CacheKey, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus, Leaves, MARKED_FOR, Store},
 };
 use std::time::Duration;
 
@@ -121,7 +121,7 @@ async fn invalidation_drops_ended_lease(store: &dyn Store) {
         if is_marked {
             mark(store, &key, lease).await;
         }
-        store.invalidate(std::slice::from_ref(&key)).await.expect("an answer");
+        store.invalidate(std::slice::from_ref(&key), Leaves::Nothing).await.expect("an answer");
         assert_eq!(store.extend(&key, lease, LONG).await.expect("an answer"), LeaseStatus::Lost);
         assert_eq!(fill(store, &key, lease, "old").await, FillOutcome::Fenced);
         let next = lead(store, &key, LONG).await;
@@ -162,7 +162,7 @@ async fn waiter_of_marked_lease_is_woken_by_fill(store: &dyn Store) {
         if is_registered {
             assert_eq!(fill(store, &key, lease, "v").await, FillOutcome::Stored);
         } else {
-            store.invalidate(std::slice::from_ref(&key)).await.expect("an answer"); // the mark may have been too old
+            store.invalidate(std::slice::from_ref(&key), Leaves::Nothing).await.expect("an answer"); // the mark may have been too old
         }
         is_registered
     })

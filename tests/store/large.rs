@@ -5,7 +5,7 @@ use stampede_guard::{
     RedisStore,
     store::{
         Answer, CacheKey, Entry, FailureMarker, FillCondition, FillOutcome, Lease, LeaseReply, LeaseRequest,
-        LeaseStatus, Listener, Payload, Store, Token, Write,
+        LeaseStatus, Leaves, Listener, Payload, Store, Token, Write,
     },
 };
 use std::time::Duration;
@@ -68,12 +68,8 @@ impl Store for Large {
         self.0.extend(key, lease, span)
     }
 
-    fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
-        self.0.invalidate(keys)
-    }
-
-    fn expire<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
-        self.0.expire(keys)
+    fn invalidate<'a>(&'a self, keys: &'a [CacheKey], leaves: Leaves) -> Answer<'a, Option<Lease>> {
+        self.0.invalidate(keys, leaves)
     }
 
     fn listen(&self, key: &CacheKey) -> Listener {

@@ -4,7 +4,7 @@ use crate::suite::{LONG, ask, fill, fresh, is_led, lead, payload, token};
 use crate::support::RedisServer;
 use stampede_guard::{
     MemoryStore, RedisStore,
-    store::{CacheKey, FillOutcome, Lease, LeaseReply, LeaseRequest, Store, Token},
+    store::{CacheKey, FillOutcome, Lease, LeaseReply, LeaseRequest, Leaves, Store, Token},
 };
 
 macro_rules! cases {
@@ -32,7 +32,8 @@ cases! {
 
 /// Sends the first script of a put.
 async fn begin_put(store: &dyn Store, key: &CacheKey, token: Token) -> Lease {
-    let lease = store.invalidate_and_lease(key, LeaseRequest::new(token, LONG)).await.expect("an answer");
+    let leaves = Leaves::Lease(LeaseRequest::new(token, LONG));
+    let lease = store.invalidate(std::slice::from_ref(key), leaves).await.expect("an answer");
     lease.expect("nobody else asks for it")
 }
 
@@ -53,7 +54,7 @@ async fn a_put_drops_entry_and_lease_and_is_granted_the_next(store: &dyn Store) 
     assert_eq!(fill(store, &key, second, "second").await, FillOutcome::Stored);
     assert_eq!(fill(store, &key, first, "first").await, FillOutcome::Fenced);
     let put = begin_put(store, &key, token()).await;
-    store.invalidate(std::slice::from_ref(&key)).await.expect("an answer");
+    store.invalidate(std::slice::from_ref(&key), Leaves::Nothing).await.expect("an answer");
     assert_eq!(fill(store, &key, put, "invalidated").await, FillOutcome::Fenced);
     assert_eq!(payload(store, &key).await, None);
 }

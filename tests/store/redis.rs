@@ -10,7 +10,9 @@ use futures_util::StreamExt;
 use redis::AsyncTypedCommands;
 use stampede_guard::{
     Connection, IntoEndpoint, RedisStore,
-    store::{CacheKey, Entry, FailureMarker, FillOutcome, IntoStore, LeaseReply, LeaseRequest, LeaseStatus, Store},
+    store::{
+        CacheKey, Entry, FailureMarker, FillOutcome, IntoStore, LeaseReply, LeaseRequest, LeaseStatus, Leaves, Store,
+    },
 };
 use std::{
     sync::{
@@ -309,7 +311,7 @@ async fn each_inbox_gets_one_message_when_a_lease_ends() {
                     b'v'
                 }
                 "invalidate" => {
-                    store.invalidate(&[fresh("other"), key.clone()]).await.expect("acknowledged");
+                    store.invalidate(&[fresh("other"), key.clone()], Leaves::Nothing).await.expect("acknowledged");
                     b'g'
                 }
                 _ => {

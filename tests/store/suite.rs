@@ -4,7 +4,7 @@ use crate::support::eventually;
 use bytes::Bytes;
 use stampede_guard::store::{
     CacheKey, Entry, FailureMarker, FillCondition, FillOutcome, Inbox, Kind, Lease, LeaseReply, LeaseRequest,
-    LeaseStatus, Lifetimes, Meta, Payload, RedirectExtension, Renewal, Store, Timestamp, Token, Write,
+    LeaseStatus, Leaves, Lifetimes, Meta, Payload, RedirectExtension, Renewal, Store, Timestamp, Token, Write,
 };
 use std::{
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
@@ -281,7 +281,7 @@ pub(crate) async fn success_resets_failure_count(store: &dyn Store) {
             }
         };
         assert_eq!(fill(store, &key, lease, "v").await, FillOutcome::Stored);
-        store.invalidate(std::slice::from_ref(&key)).await.expect("an answer");
+        store.invalidate(std::slice::from_ref(&key), Leaves::Nothing).await.expect("an answer");
     }
 }
 
@@ -291,11 +291,11 @@ pub(crate) async fn an_invalidation_drops_entry_and_lease(store: &dyn Store) {
     fill(store, &key, lease, "old").await;
     let (_, refresh) = ask(store, &key, LONG, Some(lease.token)).await;
     let LeaseReply::Granted { lease: refresh, seen_alive: true, .. } = refresh else { panic!("{refresh:?}") };
-    store.invalidate(std::slice::from_ref(&key)).await.expect("an answer");
+    store.invalidate(std::slice::from_ref(&key), Leaves::Nothing).await.expect("an answer");
     assert!(store.get(&key).await.expect("an answer").is_none());
     assert_eq!(fill(store, &key, refresh, "older still").await, FillOutcome::Fenced);
     assert!(store.get(&key).await.expect("an answer").is_none());
-    store.invalidate(std::slice::from_ref(&key)).await.expect("an absent entry is not an error");
+    store.invalidate(std::slice::from_ref(&key), Leaves::Nothing).await.expect("an absent entry is not an error");
 }
 
 pub(crate) async fn expired_value_is_stale_and_has_no_lease(store: &dyn Store) {
@@ -308,7 +308,7 @@ pub(crate) async fn expired_value_is_stale_and_has_no_lease(store: &dyn Store) {
     assert_eq!(fill_by(store, &key, FillCondition::Lease(lease), value).await, FillOutcome::Stored);
     let (_, refresh) = ask(store, &key, LONG, Some(lease.token)).await;
     let LeaseReply::Granted { lease: refresh, .. } = refresh else { panic!("{refresh:?}") };
-    store.expire(std::slice::from_ref(&key)).await.expect("an answer");
+    store.invalidate(std::slice::from_ref(&key), Leaves::StaleValues).await.expect("an answer");
     let read = async || store.get(&key).await.expect("an answer").expect("the value is kept");
     let (expired, now) = (read().await, Timestamp::now());
     let lifetimes = expired.meta().lifetimes;
@@ -316,7 +316,7 @@ pub(crate) async fn expired_value_is_stale_and_has_no_lease(store: &dyn Store) {
     assert_eq!((lifetimes.stale_if_error, expired.payload().bytes()), (LONG, &Bytes::from("v")));
     assert_eq!(fill(store, &key, refresh, "fetched before").await, FillOutcome::Fenced);
     tokio::time::sleep(Duration::from_millis(20)).await;
-    store.expire(std::slice::from_ref(&key)).await.expect("an answer");
+    store.invalidate(std::slice::from_ref(&key), Leaves::StaleValues).await.expect("an answer");
     assert_eq!(read().await.meta().lifetimes, lifetimes, "the stale windows do not begin again");
     let (_, next) = ask(store, &key, LONG, Some(lease.token)).await;
     let LeaseReply::Granted { lease: next, seen_alive: true, .. } = next else { panic!("{next:?}") };
@@ -326,11 +326,11 @@ pub(crate) async fn expired_value_is_stale_and_has_no_lease(store: &dyn Store) {
 
 pub(crate) async fn expiry_drops_markers_and_stores_nothing(store: &dyn Store) {
     let key = fresh("expired marker");
-    store.expire(std::slice::from_ref(&key)).await.expect("an absent entry is not an error");
+    store.invalidate(std::slice::from_ref(&key), Leaves::StaleValues).await.expect("an absent entry is not an error");
     let lease = lead(store, &key, LONG).await;
     let marker = entry(lease.token, Kind::HitForPass, "");
     fill_by(store, &key, FillCondition::Lease(lease), marker).await;
-    store.expire(std::slice::from_ref(&key)).await.expect("an answer");
+    store.invalidate(std::slice::from_ref(&key), Leaves::StaleValues).await.expect("an answer");
     assert!(store.get(&key).await.expect("an answer").is_none());
     // A call that the marker has let pass may have begun before.
     let value = entry(token(), Kind::Value, "fetched before");
@@ -344,7 +344,7 @@ pub(crate) async fn expiry_drops_markers_and_stores_nothing(store: &dyn Store) {
 pub(crate) async fn late_duplicate_of_lease_request_cannot_fill(store: &dyn Store) {
     let key = fresh("rearmed");
     let lease = lead(store, &key, LONG).await;
-    store.invalidate(std::slice::from_ref(&key)).await.expect("an answer");
+    store.invalidate(std::slice::from_ref(&key), Leaves::Nothing).await.expect("an answer");
     let copy = store.get_or_lease(&key, LeaseRequest::new(lease.token, LONG)).await.expect("an answer");
     assert!(matches!(copy, LeaseReply::Granted { lease: other, .. } if other.stamp != lease.stamp), "{copy:?}");
     assert_eq!(fill(store, &key, lease, "old").await, FillOutcome::Fenced);
@@ -425,7 +425,7 @@ pub(crate) async fn waiter_is_woken_by_fill_release_and_invalidation(store: &dyn
             "release" => {
                 assert_eq!(store.release(&key, lease.token, None).await.expect("an answer"), LeaseStatus::Held)
             }
-            _ => store.invalidate(std::slice::from_ref(&key)).await.expect("an answer"),
+            _ => _ = store.invalidate(std::slice::from_ref(&key), Leaves::Nothing).await.expect("an answer"),
         }
         let woken = tokio::time::timeout(LONG, waiter.notified()).await;
         assert_eq!(woken, Ok(gone), "{how}");
@@ -451,7 +451,7 @@ pub(crate) async fn layouts_share_leases_but_not_entries(store: &dyn Store) {
         assert_eq!(payload(store, &of(layout)).await.as_deref(), Some(text));
     }
     assert!(store.get(&of(9)).await.expect("an answer").is_none());
-    store.invalidate(&[of(9)]).await.expect("an answer");
+    store.invalidate(&[of(9)], Leaves::Nothing).await.expect("an answer");
     for (layout, text) in layouts {
         assert!(store.get(&of(layout)).await.expect("an answer").is_none(), "{text}");
     }
@@ -515,7 +515,7 @@ pub(crate) async fn a_fill_extends_only_redirects_that_are_still_stored(store: &
         let variant = variant(key);
         let lease = lead(store, &variant, LONG).await;
         if *key == dropped.0 {
-            store.invalidate(std::slice::from_ref(key)).await.expect("an answer");
+            store.invalidate(std::slice::from_ref(key), Leaves::Nothing).await.expect("an answer");
         }
         let mut write = Write::new(variant.clone(), entry(lease.token, Kind::Value, "hallo"));
         write.extensions = vec![RedirectExtension { key: key.clone(), id, retention }];
@@ -655,7 +655,7 @@ pub(crate) async fn renewal_of_an_absent_or_other_entry_stores_the_whole(store: 
 pub(crate) async fn renewal_after_an_invalidation_restores_nothing(store: &dyn Store) {
     let key = fresh("gone");
     let (old, lease) = stored_and_led(store, &key, LONG).await;
-    store.invalidate(std::slice::from_ref(&key)).await.expect("an answer");
+    store.invalidate(std::slice::from_ref(&key), Leaves::Nothing).await.expect("an answer");
     assert_eq!(renew(store, &key, lease, old).await, FillOutcome::Fenced);
     assert!(read(store, &key).await.is_none());
 }

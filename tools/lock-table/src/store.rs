@@ -22,7 +22,7 @@ use stampede_guard::{
     },
     store::{
         Answer, CacheKey, Entry, FailureMarker, FillCondition, FillOutcome, InvalidationFeed, Lease, LeaseReply,
-        LeaseRequest, Listener, Store, StoreError, Timestamp, Token, TrackedReader, Write,
+        LeaseRequest, Leaves, Listener, Store, StoreError, Timestamp, Token, TrackedReader, Write,
     },
 };
 use std::{
@@ -205,12 +205,8 @@ impl Store for LockedStore {
         Box::pin(self.shared.extend(key, lease, span))
     }
 
-    fn invalidate<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
-        self.shared.redis.invalidate(keys)
-    }
-
-    fn expire<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, ()> {
-        self.shared.redis.expire(keys)
+    fn invalidate<'a>(&'a self, keys: &'a [CacheKey], leaves: Leaves) -> Answer<'a, Option<Lease>> {
+        self.shared.redis.invalidate(keys, leaves)
     }
 
     fn failure_domain(&self, key: &CacheKey) -> u16 {

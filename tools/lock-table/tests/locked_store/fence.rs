@@ -10,7 +10,7 @@ use lock_table::LockedStore;
 use redis::AsyncTypedCommands;
 use stampede_guard::store::{
     CacheKey, Entry, FailureMarker, FillCondition, FillOutcome, Inbox, Kind, Lease, LeaseReply, LeaseRequest,
-    LeaseStatus, Lifetimes, Meta, Store, Timestamp, Token, Write,
+    LeaseStatus, Leaves, Lifetimes, Meta, Store, Timestamp, Token, Write,
 };
 use std::{
     sync::{
@@ -105,7 +105,7 @@ async fn holder_cannot_fill_after_lock_was_taken_over(recipe: &str) {
         assert_eq!(fill(&b, &key, new, "new").await, FillOutcome::Stored, "{late}");
         assert_eq!(fill(&a, &key, old, "old").await, FillOutcome::Fenced, "{late}");
         assert_eq!(stored(&b, &key).await.as_deref(), Some(&b"new"[..]), "{late}");
-        b.invalidate(std::slice::from_ref(&key)).await.expect("acknowledged");
+        b.invalidate(std::slice::from_ref(&key), Leaves::Nothing).await.expect("acknowledged");
     }
 }
 
@@ -131,7 +131,7 @@ async fn stored_value_is_never_replaced_by_older_value(recipe: &str) {
                 }
                 if dice.u8(0..8) == 0 {
                     let newer = version.fetch_add(1, SeqCst) + 1;
-                    store.invalidate(std::slice::from_ref(&key)).await.expect("acknowledged");
+                    store.invalidate(std::slice::from_ref(&key), Leaves::Nothing).await.expect("acknowledged");
                     floor.fetch_max(newer, SeqCst);
                 }
                 let lease = led(store, &key, SPAN).await;
@@ -170,7 +170,7 @@ async fn failure_marker_is_set_before_lock_is_released(recipe: &str) {
         };
         let (held, ()) = tokio::join!(a.release(&key, lease.token, Some(failure_marker)), notified);
         assert_eq!(held.expect("an answer"), LeaseStatus::Held);
-        b.invalidate(std::slice::from_ref(&key)).await.expect("acknowledged"); // removes the failure marker too
+        b.invalidate(std::slice::from_ref(&key), Leaves::Nothing).await.expect("acknowledged"); // removes the failure marker too
     }
 }
 
