@@ -29,14 +29,7 @@ use crate::{
     sync::mutex::Mutex,
 };
 use redis::{ErrorKind, PushInfo, PushKind, RedisResult, Value, aio::MultiplexedConnection};
-use std::{
-    convert::Infallible,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 use tokio::time::sleep;
 
 /// Reads over a connection of their own, which reports changes to an [`InvalidationFeed`].
@@ -125,9 +118,9 @@ impl Tracking {
         }
     }
 
-    async fn connect_tracked(&self, server: &AtomicU64) -> RedisResult<MultiplexedConnection> {
+    async fn connect_tracked(&self) -> RedisResult<MultiplexedConnection> {
         let feed = self.feed.clone();
-        let mut connection = self.source.connect_with_pushes(move |push| handle_push(&feed, &push), server).await?;
+        let mut connection = self.source.connect_with_pushes(move |push| handle_push(&feed, &push)).await?;
         within(CHECK_TIMEOUT, redis::cmd("CLIENT").arg("TRACKING").arg("ON").exec_async(&mut connection)).await?;
         Ok(connection)
     }
@@ -137,14 +130,13 @@ impl Connect for Tracking {
     type Connection = MultiplexedConnection;
 
     /// Connects even to a server that does not support tracking; the age of a copy is then its only bound.
-    async fn connect(&self, server: &AtomicU64) -> RedisResult<Connections<MultiplexedConnection>> {
+    async fn connect(&self) -> RedisResult<Connections<MultiplexedConnection>> {
         *self.current.lock() = None;
-        let (data, of_source) = (self.data.connection(b""), AtomicU64::default());
-        let (connections, is_tracked) = match self.connect_tracked(&of_source).await {
+        let (connections, is_tracked) = match self.connect_tracked().await {
             Ok(main) => (Connections { main, reads: None }, true),
             Err(error) if store_error(error.clone()).is_refused() => {
                 self.source.attempts.log.command_failed(&error);
-                (self.source.connect(&of_source).await?, false)
+                (self.source.connect().await?, false)
             }
             Err(error) => return Err(error),
         };
@@ -158,13 +150,12 @@ impl Connect for Tracking {
         // Messages of the last connection may be lost, so this one must not confirm copies that were read before.
         let number = self.feed.all_changed();
         *self.current.lock() = is_tracked.then_some(number);
-        server.store(of_source.load(Relaxed) + data, Relaxed);
         Ok(connections)
     }
 
     /// The data connection is a part of it: the host name may have resolved to another server when it was made again.
-    fn server_number(&self) -> u64 {
-        self.source.server_number() + self.data.connection(b"")
+    fn lead(&self) -> u64 {
+        self.source.lead() + self.data.connection(b"")
     }
 }
 

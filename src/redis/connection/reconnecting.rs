@@ -104,8 +104,8 @@ struct ConnectAttempt<C> {
     connections: Option<Attempted<C>>,
     /// The number among all attempts of this process. 0 before the first one.
     number: u64,
-    /// The [number of the server](Connect::server_number), 0 before it is known.
-    server: Arc<AtomicU64>,
+    /// The [lead](Connect::lead) from before the attempt.
+    lead: u64,
     started_at: Timestamp,
     /// For each [`Side`] the time of the first command without a reply since the last reply, the number of such
     /// commands, and the minimum time after which the connection is taken for dead.
@@ -116,7 +116,7 @@ struct ConnectAttempt<C> {
 
 impl<C: Connect> Reconnecting<C> {
     pub(in crate::redis) fn new(connect: Arc<C>, introduction: Arc<Pipeline>, attempts: Arc<Attempts>) -> Self {
-        let attempt = Mutex::new(ConnectAttempt::new(0, Arc::default()));
+        let attempt = Mutex::new(ConnectAttempt::new(0, 0));
         Self { connect, introduction, clock: Arc::default(), connected: Arc::default(), attempt, attempts }
     }
 
@@ -135,9 +135,9 @@ impl<C: Connect> Reconnecting<C> {
     /// ago, or if its connection is outdated.
     fn current_attempt(&self) -> (Attempted<C::Connection>, u64) {
         let mut attempt = self.attempt.lock();
-        let server = attempt.server.load(Relaxed);
+        let lead = self.connect.lead();
         if let Some(connections) = &attempt.connections
-            && (server == 0 || server == self.connect.server_number())
+            && attempt.lead == lead
         {
             let failed = connections.is_done_and(Result::is_err);
             if !failed || Timestamp::now().since(attempt.started_at) < RECONNECT_PAUSE {
@@ -145,11 +145,11 @@ impl<C: Connect> Reconnecting<C> {
             }
         }
         let (connect, introduction, clock) = (self.connect.clone(), self.introduction.clone(), self.clock.clone());
-        let (server, number) = (Arc::<AtomicU64>::default(), LAST_ATTEMPT.fetch_add(1, Relaxed) + 1);
-        *attempt = ConnectAttempt::new(number, server.clone());
+        let number = LAST_ATTEMPT.fetch_add(1, Relaxed) + 1;
+        *attempt = ConnectAttempt::new(number, lead);
         let (attempts, connected) = (self.attempts.clone(), self.connected.clone());
         let task = AbortOnDropHandle::new(tokio::spawn(async move {
-            let made = establish(&*connect, &server, &introduction, &clock, &attempts).await;
+            let made = establish(&*connect, &introduction, &clock, &attempts).await;
             match &made {
                 // An earlier attempt may end later.
                 Ok(made) => _ = connected.fetch_max(number * 2 + u64::from(made.reads.is_some()), Relaxed),
@@ -229,10 +229,10 @@ impl<C: Connect> Reconnecting<C> {
 }
 
 impl<C> ConnectAttempt<C> {
-    fn new(number: u64, server: Arc<AtomicU64>) -> Self {
+    fn new(number: u64, lead: u64) -> Self {
         let started_at = Timestamp::now();
         let (silence, doubted_at) = ([None, None], (number > 0).then_some(started_at));
-        Self { connections: None, number, server, started_at, silence, doubted_at }
+        Self { connections: None, number, lead, started_at, silence, doubted_at }
     }
 }
 
@@ -345,13 +345,12 @@ async fn reply_to_last<C: ConnectionLike>(pipeline: &Pipeline, connection: &mut 
 /// lead to another server.
 async fn establish<C: Connect>(
     connect: &C,
-    server: &AtomicU64,
     introduction: &Pipeline,
     clock: &ServerClock,
     attempts: &Attempts,
 ) -> RedisResult<Arc<Connections<C::Connection>>> {
     // Without the introduction: a connection that repairs itself has pauses of its own.
-    let connections = attempts.run(connect.connect(server)).await?;
+    let connections = attempts.run(connect.connect()).await?;
     let mut connection = connections.main.clone();
     let sent = Timestamp::now();
     let replies = connection.req_packed_commands(introduction, 0, introduction.len());
@@ -419,7 +418,7 @@ mod tests {
     impl Connect for Two {
         type Connection = Fake;
 
-        async fn connect(&self, _: &AtomicU64) -> RedisResult<Connections<Fake>> {
+        async fn connect(&self) -> RedisResult<Connections<Fake>> {
             Ok(Connections { main: Fake(self.main), reads: Some(Fake(self.reads)) })
         }
     }
@@ -623,25 +622,21 @@ mod tests {
         }
     }
 
-    /// A source whose attempts take these times, the last one first. The second one replaces the first one, and makes a
-    /// pair.
+    /// A source whose attempts take these times, the last one first. There is another lead after the first one has begun,
+    /// and the second one makes a pair.
     struct Superseded(Mutex<Vec<Duration>>);
 
     impl Connect for Superseded {
         type Connection = Fake;
 
-        async fn connect(&self, server: &AtomicU64) -> RedisResult<Connections<Fake>> {
-            let (late, is_first) = {
-                let mut attempts = self.0.lock();
-                (attempts.pop().expect("an attempt"), !attempts.is_empty())
-            };
-            server.store(self.server_number() - u64::from(is_first), Relaxed);
+        async fn connect(&self) -> RedisResult<Connections<Fake>> {
+            let late = self.0.lock().pop().expect("an attempt");
             tokio::time::sleep(late).await;
             Ok(Connections { main: Fake(NIL), reads: late.is_zero().then_some(Fake(NIL)) })
         }
 
-        fn server_number(&self) -> u64 {
-            2
+        fn lead(&self) -> u64 {
+            u64::from(self.0.lock().len() < 2)
         }
     }
 

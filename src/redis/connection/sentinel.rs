@@ -11,14 +11,7 @@ use crate::{
 };
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
 use redis::{Client, ConnectionAddr, ErrorKind, RedisError, RedisResult, sentinel::SentinelClient};
-use std::{
-    convert::Infallible,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 use tokio::{
     sync::{Notify, watch},
     time::{sleep, sleep_until, timeout},
@@ -47,27 +40,24 @@ impl ToMaster {
         Self { sentinels: Arc::new(sentinels), announcements: Arc::default() }
     }
 
-    /// Returns a client of the master, for a connection that is about to be made, and stores its number.
-    pub(super) async fn client(&self, server: &AtomicU64) -> RedisResult<Client> {
+    /// Returns a client of the master, for a connection that is about to be made.
+    pub(super) async fn client(&self) -> RedisResult<Client> {
         self.announcements.start(|| listen(self.sentinels.clone()));
         let sentinels = self.sentinels.clone();
         let named = self.sentinels.question.lock().join_or(|| async move { sentinels.ask().await });
-        let (client, number) = named.await?;
-        server.store(number, Relaxed);
-        Ok(client)
+        named.await
     }
 
-    /// Returns the number of the master that the sentinels have named last.
-    pub(super) fn number(&self) -> u64 {
-        self.sentinels.master.borrow().number
+    /// Returns how often the sentinels have named another master than before.
+    pub(super) fn lead(&self) -> u64 {
+        self.sentinels.master.borrow().lead
     }
 
-    /// Returns when the sentinels name another master than this one.
-    pub(super) async fn moved(&self, server: &AtomicU64) {
-        let from = server.load(Relaxed);
+    /// Returns when the sentinels have named another master.
+    pub(super) async fn moved(&self, lead: u64) {
         let mut master = self.sentinels.master.subscribe();
         // Never an error, because the sender lives as long as `self`.
-        let _ = master.wait_for(|master| master.number != from).await;
+        let _ = master.wait_for(|master| master.lead != lead).await;
     }
 }
 
@@ -79,7 +69,7 @@ struct Sentinels {
     master: watch::Sender<Master>,
     /// The question of connections that are made now. A master that hangs delays the answer, and a question for each
     /// connection would wait for the one before.
-    question: Mutex<WeakShared<Named>>,
+    question: Mutex<WeakShared<RedisResult<Client>>>,
 }
 
 /// One sentinel, with a client of its own, so that a sentinel that hangs delays no other one.
@@ -105,32 +95,28 @@ impl Sentinel {
     }
 }
 
-/// A client of the master, with its number.
-type Named = RedisResult<(Client, u64)>;
-
-/// The master that was named last. The number grows with each change, and is zero before the first answer.
+/// The master that was named last.
 #[derive(Default)]
 struct Master {
     address: Option<ConnectionAddr>,
-    number: u64,
+    /// Grows with each change of the address.
+    lead: u64,
 }
 
 impl Sentinels {
-    /// Returns a client of the master and its number.
-    async fn ask(&self) -> Named {
+    /// Returns a client of the master, once a change of its address is published.
+    async fn ask(&self) -> RedisResult<Client> {
         let client = self.named_by_most().await?;
-        let mut number = 0;
         self.master.send_if_modified(|master| {
-            let address = client.get_connection_info().addr();
-            let is_new = master.address.as_ref() != Some(address);
+            let before = master.address.replace(address(&client).clone());
+            let is_new = before.is_some_and(|before| before != *address(&client));
             if is_new {
                 self.attempts.reset(); // an address that is newly named is tried at once
-                *master = Master { address: Some(address.clone()), number: master.number + 1 };
+                master.lead += 1;
             }
-            number = master.number;
             is_new
         });
-        Ok((client, number))
+        Ok(client)
     }
 
     /// Reports the loss of all sentinels.

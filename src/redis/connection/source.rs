@@ -16,25 +16,19 @@ use redis::{
     aio::{ConnectionLike, MultiplexedConnection},
     io::tcp::TcpSettings,
 };
-use std::{
-    convert::Infallible,
-    future::Future,
-    sync::{Arc, atomic::AtomicU64},
-    time::Duration,
-};
+use std::{convert::Infallible, future::Future, sync::Arc, time::Duration};
 use tokio::time::timeout;
 
 /// A source of connections of one kind.
 pub(in crate::redis) trait Connect: Send + Sync + 'static {
     type Connection: ConnectionLike + Clone + Send + Sync + 'static;
 
-    /// Connects, with a second connection for reads if it is known to lead to the same process of a server. Stores the
-    /// [number of the server](Self::server_number) in `server`, as soon as it is known.
-    fn connect(&self, server: &AtomicU64) -> impl Future<Output = RedisResult<Connections<Self::Connection>>> + Send;
+    /// Connects, with a second connection for reads if it is known to lead to the same process of a server.
+    fn connect(&self) -> impl Future<Output = RedisResult<Connections<Self::Connection>>> + Send;
 
-    /// Returns the number of the server that connections lead to now. One to a server with another number is replaced
-    /// although it works. Default: 0, connections are to stay.
-    fn server_number(&self) -> u64 {
+    /// Returns the number of the present lead. A connection holds the number from before its address was resolved, and is
+    /// replaced although it works once there is another one. Default: 0, connections are to stay.
+    fn lead(&self) -> u64 {
         0
     }
 }
@@ -129,25 +123,23 @@ impl Source {
 
     /// Returns a client of the server that connections lead to now.
     #[allow(clippy::unused_async, reason = "other targets than a client have to be asked")]
-    async fn client(&self, server: &AtomicU64) -> RedisResult<Client> {
-        let _ = server; // the server of a client has no number
+    async fn client(&self) -> RedisResult<Client> {
         match &self.target {
             Target::Client(client) => Ok(client.clone()),
             #[cfg(feature = "sentinel")]
             Target::Master(master) => {
                 choose_crypto_provider(); // a sentinel client does not say whether it uses TLS
-                master.client(server).await.map(tuned)
+                master.client().await.map(tuned)
             }
         }
     }
 
-    /// Returns when connections lead to another server than the one with this number. Never returns if that cannot be
-    /// known.
-    pub(super) async fn moved(&self, server: &AtomicU64) {
-        let _ = server; // the server of a client has no number
+    /// Returns when there is another lead than this one. Never returns if that cannot be known.
+    pub(super) async fn moved(&self, lead: u64) {
+        let _ = lead; // a client has one lead
         match &self.target {
             #[cfg(feature = "sentinel")]
-            Target::Master(master) => master.moved(server).await,
+            Target::Master(master) => master.moved(lead).await,
             _ => pending().await,
         }
     }
@@ -157,9 +149,8 @@ impl Source {
     pub(in crate::redis) async fn connect_with_pushes(
         &self,
         on_push: impl Fn(PushInfo) + Send + Sync + 'static,
-        server: &AtomicU64,
     ) -> RedisResult<MultiplexedConnection> {
-        let info = self.client(server).await?.get_connection_info().clone();
+        let info = self.client().await?.get_connection_info().clone();
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let config = self.config().set_push_sender(move |push| {
             on_push(push);
@@ -185,18 +176,18 @@ impl Source {
 impl Connect for Source {
     type Connection = MultiplexedConnection;
 
-    async fn connect(&self, server: &AtomicU64) -> RedisResult<Connections<MultiplexedConnection>> {
-        let client = self.client(server).await?;
+    async fn connect(&self) -> RedisResult<Connections<MultiplexedConnection>> {
+        let client = self.client().await?;
         let main = connect(client.clone(), self.config()).await?;
         let second = self.is_paired.then(|| timeout(CONNECT_TIMEOUT, self.connect_beside(&main, client)));
         let reads = OptionFuture::from(second).await.and_then(Result::ok).flatten();
         Ok(Connections { main, reads })
     }
 
-    fn server_number(&self) -> u64 {
+    fn lead(&self) -> u64 {
         match &self.target {
             #[cfg(feature = "sentinel")]
-            Target::Master(master) => master.number(),
+            Target::Master(master) => master.lead(),
             _ => 0,
         }
     }
@@ -209,7 +200,7 @@ pub struct Connection<C>(pub C);
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> Connect for Connection<C> {
     type Connection = C;
 
-    async fn connect(&self, _: &AtomicU64) -> RedisResult<Connections<C>> {
+    async fn connect(&self) -> RedisResult<Connections<C>> {
         Ok(Connections { main: self.0.clone(), reads: None })
     }
 }

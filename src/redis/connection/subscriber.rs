@@ -4,15 +4,12 @@ use super::{
     attempts::within,
     error_class::{ErrorClass, class},
     reconnecting::CommandLink,
-    source::Source,
+    source::{Connect, Source},
     supervise::{CHECK_INTERVAL, KeptTask, Subscription, answers, supervise},
 };
 use crate::store::token::Inbox;
 use redis::{ErrorKind, PushInfo, PushKind, RedisError, RedisResult, Value, aio::MultiplexedConnection};
-use std::{
-    sync::{Arc, atomic::AtomicU64},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::{Notify, watch},
     time::{sleep, timeout},
@@ -105,8 +102,8 @@ impl Subscription for Listener {
             (PushKind::Disconnection, _) => is_lost.notify_one(),
             _ => {}
         };
-        let server = AtomicU64::default();
-        let connect = self.source.connect_with_pushes(on_push, &server);
+        let lead = self.source.lead();
+        let connect = self.source.connect_with_pushes(on_push);
         let mut connection = self.source.attempts.run(connect).await?;
         within(CHECK_INTERVAL, connection.subscribe(&self.channel)).await?;
         self.source.attempts.log.accepted();
@@ -122,7 +119,7 @@ impl Subscription for Listener {
         };
         tokio::select! {
             () = lost.notified() => {}
-            () = self.source.moved(&server) => {}
+            () = self.source.moved(lead) => {}
             () = is_silent => {}
         }
         let was_live = self.enter(State::Down) == State::Live;
