@@ -33,7 +33,7 @@ use bytes::Bytes;
 use futures_util::{future::try_join_all, task::AtomicWaker};
 use redis::{Cmd, RedisResult, Value};
 use std::{
-    future::{Future, poll_fn},
+    future::poll_fn,
     sync::{
         Arc, OnceLock,
         atomic::{
@@ -106,10 +106,14 @@ impl ReadBatcher {
 
     /// Begins a batch, which is sent when its leader lets it go.
     fn begin(&self, unanswered: Unanswered) -> (Shared<Found>, BatchLeader) {
-        let gate = Arc::new(OpenOnce::default());
+        let gate = Arc::<Gate>::default();
         let (link, awaited) = (self.link.clone(), gate.clone());
         let answer = Shared::new(async move {
-            awaited.opened().await;
+            poll_fn(|cx| {
+                awaited.waiting.register(cx.waker());
+                if awaited.is_open.load(Acquire) { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
             let found = match &unanswered.close()[..] {
                 [name] => get(&*link, name).await.map(|found| vec![found]),
                 names => get_or_one_by_one(&*link, names).await,
@@ -167,13 +171,10 @@ struct Lane {
     /// Whether the last batch had several readers when it was sent. Then the next read is shared too. PERF: of 64
     /// callers of one key, 53 in place of 40 share a read.
     is_shared: AtomicBool,
-    /// No handle of an answer is dropped under this lock, because the last handle takes it to remove the batch.
-    reads: Mutex<Reads>,
+    /// The batches without an answer. The last one takes further names until it is sent. No handle of an answer is dropped
+    /// under this lock, because the last handle takes it to remove the batch.
+    batches: Mutex<Vec<Batch>>,
 }
-
-/// The batches without an answer. The last one takes further names until it is sent.
-#[derive(Default)]
-struct Reads(Vec<Batch>);
 
 /// A batch: reads that are sent together.
 struct Batch {
@@ -219,15 +220,16 @@ impl Lane {
         begin: impl FnOnce(Unanswered) -> (Shared<Found>, BatchLeader),
     ) -> BatchTicket {
         let hash = xxh3_64(name.as_bytes());
-        let mut reads = self.reads.lock();
-        if let Some((batch, index)) = reads.find(hash, &name)
+        let mut batches = self.batches.lock();
+        let known = batches.iter_mut().rev().find_map(|batch| Some((batch.position(hash, &name)?, batch)));
+        if let Some((index, batch)) = known
             && let Some(ticket) = batch.join(index, begun, |begun, sent_at| {
                 terms.is_some_and(|terms| terms.allow(shard_of(name.as_bytes()), begun, sent_at))
             })
         {
             return ticket;
         }
-        let ticket = match reads.0.last_mut() {
+        let ticket = match batches.last_mut() {
             Some(batch) if batch.slot == slot && batch.hashes.len() < MAX_READS => {
                 batch.join(batch.hashes.len(), begun, |_, _| false)
             }
@@ -235,9 +237,9 @@ impl Lane {
         };
         let ticket = ticket.unwrap_or_else(|| {
             self.in_flight.fetch_add(1, AcqRel);
-            let number = reads.0.last().map_or(0, |batch| batch.number + 1);
+            let number = batches.last().map_or(0, |batch| batch.number + 1);
             let (answer, first) = begin(Unanswered { lane: self.clone(), number });
-            reads.0.push(Batch {
+            batches.push(Batch {
                 number,
                 slot,
                 names: Arc::new(Vec::with_capacity(MAX_READS)),
@@ -248,7 +250,7 @@ impl Lane {
             });
             BatchTicket { answer, index: 0, begun, first: Some(first) }
         });
-        if let Some(batch) = reads.0.last_mut()
+        if let Some(batch) = batches.last_mut()
             && let Some(list) = Arc::get_mut(&mut batch.names)
         {
             list.push(name);
@@ -258,17 +260,13 @@ impl Lane {
     }
 }
 
-impl Reads {
-    /// Returns the last batch that has this name, and the index of the name there.
-    fn find(&mut self, hash: u64, name: &str) -> Option<(&mut Batch, usize)> {
-        self.0.iter_mut().rev().find_map(|batch| {
-            let index = batch.hashes.iter().position(|known| *known == hash)?;
-            (batch.names[index] == name).then_some((batch, index))
-        })
-    }
-}
-
 impl Batch {
+    /// Returns the index of the name.
+    fn position(&self, hash: u64, name: &str) -> Option<usize> {
+        let index = self.hashes.iter().position(|known| *known == hash)?;
+        (self.names[index] == name).then_some(index)
+    }
+
     /// Returns a ticket for the result with this index, if the batch is not sent yet, or `may_join` allows it.
     fn join(&mut self, index: usize, begun: u64, may_join: impl FnOnce(u64, Instant) -> bool) -> Option<BatchTicket> {
         match self.sent_at {
@@ -290,8 +288,8 @@ struct Unanswered {
 impl Unanswered {
     /// Closes the batch to further names, and returns its names. To be called just before they are sent.
     fn close(&self) -> Arc<Vec<String>> {
-        let mut reads = self.lane.reads.lock();
-        let Some(batch) = reads.0.iter_mut().find(|batch| batch.number == self.number) else { return Arc::default() };
+        let mut batches = self.lane.batches.lock();
+        let Some(batch) = batches.iter_mut().find(|batch| batch.number == self.number) else { return Arc::default() };
         batch.sent_at = Some(clock::now());
         self.lane.is_shared.store(batch.answer.handles() > 1, Release);
         batch.names.clone()
@@ -300,41 +298,31 @@ impl Unanswered {
 
 impl Drop for Unanswered {
     fn drop(&mut self) {
-        self.lane.reads.lock().0.retain(|batch| batch.number != self.number);
+        self.lane.batches.lock().retain(|batch| batch.number != self.number);
         self.lane.in_flight.fetch_sub(1, AcqRel);
     }
 }
 
-/// A gate that opens once, when the first read of the batch has let others join.
+/// The first read of a batch, which waits for it, so that others can join. If it is dropped, it wakes the other reads, which
+/// send the batch.
+struct BatchLeader(Arc<Gate>);
+
 #[derive(Default)]
-struct OpenOnce {
-    open: AtomicBool,
+struct Gate {
+    is_open: AtomicBool,
     waiting: AtomicWaker,
 }
-
-impl OpenOnce {
-    fn opened(&self) -> impl Future<Output = ()> {
-        poll_fn(|cx| {
-            self.waiting.register(cx.waker());
-            if self.open.load(Acquire) { Poll::Ready(()) } else { Poll::Pending }
-        })
-    }
-}
-
-/// The first read of a batch. If it is dropped, it wakes the other reads, which send the batch.
-struct BatchLeader(Arc<OpenOnce>);
 
 impl BatchLeader {
     /// Sends the batch. PERF: without a wake-up, because the first read polls the batch itself next.
     fn send(self) {
-        self.0.open.store(true, Release);
         self.0.waiting.take();
     }
 }
 
 impl Drop for BatchLeader {
     fn drop(&mut self) {
-        self.0.open.store(true, Release);
+        self.0.is_open.store(true, Release);
         self.0.waiting.wake();
     }
 }
@@ -812,8 +800,7 @@ mod tests {
     }
 
     fn is_idle(reads: &ReadBatcher) -> bool {
-        let has_no_batch = |reads: &Reads| reads.0.is_empty();
-        reads.lanes.iter().all(|lane| lane.in_flight.load(Acquire) == 0 && has_no_batch(&lane.reads.lock()))
+        reads.lanes.iter().all(|lane| lane.in_flight.load(Acquire) == 0 && lane.batches.lock().is_empty())
     }
 
     const NEW: &[u8] = b"new";
