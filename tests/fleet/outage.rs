@@ -167,6 +167,35 @@ async fn invalidations_that_fail_during_a_silence_end_after_it() {
     assert!(join_all((0..100).map(|key| value(&elsewhere, key, "new"))).await.into_iter().all(|value| value == "new"));
 }
 
+/// As many invalidations fail as are remembered. Until they are acknowledged, their process is served nothing by the store.
+#[tokio::test]
+#[ignore = "takes half a minute; engine::invalidate::too_many_pending_invalidations_end_hits_until_sent is the short form"]
+async fn hundred_thousand_failed_invalidations_end_hits_until_sent() {
+    let server = RedisServer::start();
+    let guard = StampedeGuard::new(server.client()).policy(Policy::fresh_for(600 * SECOND));
+    guard.fetch("kept", async || Ok::<_, Down>(1)).await.expect("an answer");
+    guard.drain().await;
+    server.pause();
+    let failing = (0..100_000_u64).map(|key| guard.invalidate(key));
+    assert!(join_all(failing).await.into_iter().all(|answer| answer.is_err()));
+    assert_eq!(guard.health().pending_invalidations, 100_000);
+    server.resume();
+    let resumed = Instant::now();
+    eventually("hits are served again", async || {
+        let hits = guard.stats().hits;
+        guard.fetch("kept", async || Ok::<_, Down>(1)).await.expect("an answer");
+        guard.stats().hits > hits
+    })
+    .await;
+    let hit = resumed.elapsed();
+    eventually("all are acknowledged", async || {
+        tokio::time::sleep(10 * MS).await;
+        guard.health().pending_invalidations == 0
+    })
+    .await;
+    println!("a hit after {hit:?}, all acknowledged after {:?}", resumed.elapsed());
+}
+
 /// Simulates a failover that loses an invalidation: the bytes of the dropped entry are written to the new master. Seen
 /// to fail (the old value is served) without the replay of recent invalidations.
 #[tokio::test]

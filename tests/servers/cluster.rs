@@ -4,7 +4,6 @@ mod failover;
 mod faults;
 mod herd;
 mod lines;
-mod load;
 mod migration;
 mod near;
 pub(crate) mod shards;

@@ -2,7 +2,7 @@
 
 mod documented;
 mod load;
-mod watched;
+pub(crate) mod watched;
 
 use self::{
     load::Load,

@@ -1,12 +1,10 @@
 //! Faults of one node under a load with invalidations.
 
-use super::{
-    load::Load,
-    shards::{Shards, endpoint, keys_of, serves},
-};
+use super::shards::{Shards, endpoint, keys_of, serves};
 use crate::{
     Down, MS, SECOND,
     kit::{Events, command, hits, recovers, tell},
+    load::Load,
     support::{RedisServer, eventually},
 };
 use stampede_guard::{Policy, StampedeGuard};

@@ -1,12 +1,10 @@
 //! Slots that move under load.
 
-use super::{
-    load::Load,
-    shards::{Resharder, endpoint, first_owner, slot_of},
-};
+use super::shards::{Resharder, endpoint, first_owner, slot_of};
 use crate::{
     SECOND,
     kit::{command, hits, patient},
+    load::Load,
 };
 use stampede_guard::{ErrorKind, OutageCacheConfig, StampedeGuard};
 use std::time::{Duration, Instant};

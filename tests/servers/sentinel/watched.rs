@@ -9,18 +9,18 @@ use std::cell::Cell;
 
 /// Three servers and three sentinels with a quorum of two, which notice a dead master after half a second. Replicas and
 /// sentinels have users of their own, so that a server can be cut off from them while its clients reach it.
-pub(super) struct Watched {
-    pub(super) servers: Vec<RedisServer>,
-    pub(super) sentinels: Vec<RedisServer>,
+pub(crate) struct Watched {
+    pub(crate) servers: Vec<RedisServer>,
+    pub(crate) sentinels: Vec<RedisServer>,
 }
 
 impl Watched {
-    pub(super) async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::with(&[], &[]).await
     }
 
     /// Starts servers with further arguments, and sentinels with further lines of configuration.
-    pub(super) async fn with(args: &[&str], config: &[&str]) -> Self {
+    pub(crate) async fn with(args: &[&str], config: &[&str]) -> Self {
         let args = [&SERVER[..], args].concat();
         let servers: Vec<_> = (0..3).map(|_| RedisServer::with(&args)).collect();
         for replica in &servers[1..] {
@@ -45,21 +45,21 @@ impl Watched {
         }
     }
 
-    pub(super) fn urls(&self) -> Vec<String> {
+    pub(crate) fn urls(&self) -> Vec<String> {
         self.sentinels.iter().map(RedisServer::url).collect()
     }
 
-    pub(super) fn endpoint(&self) -> RedisEndpoint {
+    pub(crate) fn endpoint(&self) -> RedisEndpoint {
         RedisEndpoint::sentinel(self.urls(), "main").expect("URLs")
     }
 
     /// Returns guards that stand for processes: each has connections of its own.
-    pub(super) fn guards<const N: usize>(&self) -> [StampedeGuard; N] {
+    pub(crate) fn guards<const N: usize>(&self) -> [StampedeGuard; N] {
         [(); N].map(|()| patient(self.endpoint()))
     }
 
     /// Returns the first server, once all sentinels name it. On a very busy machine they may have replaced it.
-    pub(super) async fn master(&self) -> &RedisServer {
+    pub(crate) async fn master(&self) -> &RedisServer {
         let all = self.sentinels.len();
         let is_named = async || self.votes_for(&self.servers[0]).await == all;
         eventually("all sentinels name the first server: a failover before the test begins", is_named).await;
@@ -82,7 +82,7 @@ impl Watched {
     }
 
     /// Waits until two sentinels name another master than `old`, which accepts writes, and returns it.
-    pub(super) async fn next_master(&self, old: &RedisServer) -> &RedisServer {
+    pub(crate) async fn next_master(&self, old: &RedisServer) -> &RedisServer {
         let next = Cell::new(None);
         eventually("the sentinels name another master", async || {
             for master in self.servers.iter().filter(|server| server.port() != old.port()) {
@@ -103,14 +103,14 @@ async fn is_master(server: &RedisServer) -> bool {
 
 /// Cuts the server off its replicas and its sentinels, which are left with the default user and need its reply to PING.
 /// Its clients still reach it.
-pub(super) async fn isolate(server: &RedisServer) {
+pub(crate) async fn isolate(server: &RedisServer) {
     command::<()>(server, "ACL SETUSER default -ping").await;
     turn_away(server, "watch").await;
     turn_away(server, "replica").await;
 }
 
 /// Closes the connections of a user, and accepts it no more: `replica` or `watch`.
-pub(super) async fn turn_away(server: &RedisServer, user: &str) {
+pub(crate) async fn turn_away(server: &RedisServer, user: &str) {
     command::<()>(server, &format!("ACL SETUSER {user} off")).await;
     command::<i64>(server, &format!("CLIENT KILL USER {user}")).await;
 }

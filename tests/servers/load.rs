@@ -33,7 +33,7 @@ struct Value {
 }
 
 /// What two guards have got, from the two of them as from two processes.
-pub(super) struct Load {
+pub(crate) struct Load {
     guards: [StampedeGuard; 2],
     values: Vec<Value>,
     requests: AtomicUsize,
@@ -49,7 +49,7 @@ pub(super) struct Load {
 }
 
 impl Load {
-    pub(super) fn new(guards: [StampedeGuard; 2], keys: impl IntoIterator<Item = String>) -> Arc<Self> {
+    pub(crate) fn new(guards: [StampedeGuard; 2], keys: impl IntoIterator<Item = String>) -> Arc<Self> {
         Arc::new(Self {
             guards,
             values: keys.into_iter().map(|key| Value { key, ..Value::default() }).collect(),
@@ -106,7 +106,7 @@ impl Load {
     }
 
     /// Makes 200 requests a second, one in twenty of them an invalidation, until the end.
-    pub(super) async fn run(self: Arc<Self>) {
+    pub(crate) async fn run(self: Arc<Self>) {
         let (mut ticks, mut tasks) = (interval(5 * MS), JoinSet::new());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
         for n in 0.. {
@@ -129,7 +129,7 @@ impl Load {
     }
 
     /// Ends the load, prints what has happened, and asserts that no request has failed or got the value of another key.
-    pub(super) async fn end(&self, running: JoinHandle<()>, what: &str) {
+    pub(crate) async fn end(&self, running: JoinHandle<()>, what: &str) {
         self.ended.store(true, SeqCst);
         running.await.expect("no panic");
         let of = |count: &AtomicUsize| count.load(SeqCst);
@@ -145,21 +145,21 @@ impl Load {
         assert_eq!((of(&self.failed), of(&self.wrong)), (0, 0), "failed, wrong");
     }
 
-    pub(super) fn guards(&self) -> &[StampedeGuard; 2] {
+    pub(crate) fn guards(&self) -> &[StampedeGuard; 2] {
         &self.guards
     }
 
     /// Returns the number of answers that were older than an invalidation that was acknowledged before.
-    pub(super) fn stale(&self) -> usize {
+    pub(crate) fn stale(&self) -> usize {
         self.stale.load(SeqCst)
     }
 
     /// Returns for how long the invalidation of the oldest answer had been acknowledged when its request began.
-    pub(super) fn oldest(&self) -> Duration {
+    pub(crate) fn oldest(&self) -> Duration {
         Duration::from_micros(self.oldest_micros.load(SeqCst) as u64)
     }
 
-    pub(super) fn not_acknowledged(&self) -> usize {
+    pub(crate) fn not_acknowledged(&self) -> usize {
         self.not_acknowledged.load(SeqCst)
     }
 }
