@@ -185,8 +185,8 @@ fn is_left(text: &[u8]) -> bool {
     names_an_outcome && inboxes > 0 && inboxes.is_multiple_of(INBOX) && inboxes <= MAX_INBOXES * INBOX
 }
 
-/// Parses the reply of `invalidate` to so many leases: the waiters of each that are left to wake, and the stamp of the lease
-/// that was to be granted.
+/// Parses the reply of `invalidate` for this number of leases: the waiters of each that are left to wake, and the stamp
+/// of the lease that was to be granted.
 pub(super) fn parse_invalidated(
     answer: Value,
     leases: usize,

@@ -68,7 +68,7 @@ async fn server_survives(what: &str, fault: impl AsyncFnOnce(&RedisServer)) {
     assert!(oldest < LEASE, "{what}: {oldest:?}");
 }
 
-/// Sends a command so many times, every fifty milliseconds.
+/// Sends a command repeatedly, every fifty milliseconds.
 async fn repeat(server: &RedisServer, times: usize, line: &str) {
     for _ in 0..times {
         command::<redis::Value>(server, line).await;
