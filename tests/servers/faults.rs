@@ -51,8 +51,8 @@ async fn survive_with(
     for guard in load.guards() {
         recovers(guard).await;
     }
-    sleep(SECOND).await;
-    // Invalidations that a new master had not got were sent again.
+    // Invalidations that a new master had not got are sent again, and so are fills, whose results are served meanwhile.
+    sleep(LEASE).await;
     let stale = load.stale();
     sleep(SECOND).await;
     load.end(running, what).await;
