@@ -4,7 +4,7 @@ use crate::{Files, Findings};
 use std::collections::BTreeMap;
 
 /// Maximum number of code lines of the library. To be lowered with the library.
-const LINES: usize = 18159;
+const LINES: usize = 17925;
 
 /// Maximum number of code lines of each module. To be lowered with the module.
 const MODULE_LINES: [(&str, usize); 31] = [
@@ -13,7 +13,7 @@ const MODULE_LINES: [(&str, usize); 31] = [
     ("clock", 69),
     ("codec", 388),
     ("config", 255),
-    ("engine", 3733),
+    ("engine", 3697),
     ("error", 140),
     ("file_values", 24),
     ("fingerprint", 420),
@@ -25,17 +25,17 @@ const MODULE_LINES: [(&str, usize); 31] = [
     ("key", 499),
     ("layout", 21),
     ("lib", 95),
-    ("lock", 1020),
+    ("lock", 1018),
     ("near_cache", 120),
     ("operations", 31),
     ("outage_cache", 118),
     ("policy", 147),
-    ("redis", 3347),
+    ("redis", 3190),
     ("settings", 191),
-    ("store", 1244),
+    ("store", 1223),
     ("sync", 476),
     ("telemetry", 953),
-    ("testing", 696),
+    ("testing", 678),
     ("typed", 903),
     ("uncached", 68),
     ("versions", 94),
