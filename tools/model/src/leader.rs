@@ -41,6 +41,18 @@ impl Step<'_> {
     fn lead_as(&mut self, p: usize, f: usize, token: Token) {
         let flight = self.flight(p, f);
         (flight.phase, flight.call) = (Phase::Asking { token }, Some(Call::Sent));
+        if flight.counts == Counts::None {
+            self.callers_asked(p, f);
+        }
+    }
+
+    /// Records the callers of a refresh at a question that is the first one to be answered with a holder.
+    pub(crate) fn callers_asked(&mut self, p: usize, f: usize) {
+        for reader in &mut self.world.processes[p].readers {
+            if let At::Aboard { flight, asked, .. } = &mut reader.at {
+                *asked |= *flight == f;
+            }
+        }
     }
 
     /// Handles the reply that arrives.
@@ -135,17 +147,19 @@ impl Step<'_> {
     fn met(&mut self, p: usize, f: usize, entry: Entry) {
         let counts = match &self.flight(p, f).counts {
             Counts::Except(old) => !old.contains(&entry.id),
-            Counts::All | Counts::None => false,
+            Counts::None => self.broken(Broken::RefreshTakesBeforeHolder),
+            Counts::All => false,
         };
         let counts = counts && (entry.has_stamp || self.broken(Broken::RefreshTakesWithoutStamp));
         match entry.content {
             Content::Value(version) if counts => return self.complete(p, f, Outcome::Refreshed(version)),
-            Content::HitForPass if counts => return self.complete(p, f, Outcome::Uncacheable),
+            Content::HitForPass if entry.is_marker() => return self.complete(p, f, Outcome::Uncacheable),
             _ => {}
         }
+        let names_one = self.broken(Broken::RefreshNamesOneHolder);
         let flight = self.flight(p, f);
         flight.seen = Some(Seen { id: entry.id, content: entry.content });
-        if flight.counts == Counts::None {
+        if names_one && flight.counts == Counts::None {
             flight.counts = Counts::Except(vec![entry.id]);
         }
         self.lead(p, f);
@@ -261,13 +275,14 @@ impl Step<'_> {
         let joins = self.flight(p, f).counts == Counts::All || self.broken(Broken::RefreshJoinsLocal);
         if !joins {
             self.begin_fetch(p, f);
+            self.world.processes[p].local = Some(f); // in place of one that has begun
             return self.flight(p, f).phase = Phase::Local { version };
         }
         let process = &mut self.world.processes[p];
         if let Some(local) = process.local {
             for reader in &mut process.readers {
                 if matches!(reader.at, At::Aboard { flight, .. } if flight == f) {
-                    reader.at = At::Aboard { flight: local, own: false };
+                    reader.at = At::Aboard { flight: local, own: false, asked: false };
                 }
             }
             return self.end(p, f);

@@ -4,7 +4,7 @@
 //! step of the other. It makes the state space finite although every `get_or_lease` has a new token.
 
 use super::{
-    server::{Entry, FillCondition, Ignored, Lease, LeaseReply, Server, Stamp, Token},
+    server::{Entry, FillCondition, Lease, LeaseReply, Server, Stamp, Token},
     state::{Call, Counts, Flight, Phase, Reply, Request, World, Writer},
 };
 
@@ -116,9 +116,9 @@ impl Names {
 
     fn request(&mut self, request: &mut Request) {
         match request {
-            Request::GetOrLease { token, ignored, .. } => {
+            Request::GetOrLease { token, seen, .. } => {
                 self.token(token);
-                if let Ignored::Id(id) = ignored {
+                if let Some(id) = seen {
                     self.token(id);
                 }
             }

@@ -27,8 +27,8 @@ pub(crate) enum Answer {
 pub(crate) enum Outcome {
     EntryFound(Entry),
     Shared(u8),
-    /// The entry of another process, which counts for the refresh that has opened the flight. For a later one its fetch may
-    /// have begun before the call.
+    /// The entry of another process, which counts for the refreshes that had called before their flight met the first
+    /// holder. For a later one its fetch may have begun before the call.
     Refreshed(u8),
     ServeStale(u8, u8),
     Uncacheable,
@@ -64,7 +64,7 @@ impl Step<'_> {
         }
     }
 
-    /// Joins a refresh whose fetch has not begun, or opens one. It reads no entry.
+    /// Joins a refresh whose fetch has not begun, or opens one. The entry that it reads is the first hit that it ignores.
     fn refresh(&mut self, p: usize, r: usize) {
         let joins_running = self.broken(Broken::RefreshJoinsRunning);
         let process = self.process(p);
@@ -77,7 +77,7 @@ impl Step<'_> {
                 let process = self.process(p);
                 (process.flights[f].call, process.flights[f].counts) = (Some(Call::Sent), Counts::None);
                 process.refresh = Some(f);
-                process.readers[r].at = At::Aboard { flight: f, own: true };
+                process.readers[r].at = At::Aboard { flight: f, own: true, asked: true };
             }
         }
     }
@@ -94,7 +94,7 @@ impl Step<'_> {
     fn join(&mut self, p: usize, r: usize, f: usize) {
         match self.process(p).flights[f].phase {
             Phase::Filling { content: Content::Value(version), .. } => self.answer(p, r, Answer::Value(version)),
-            _ => self.process(p).readers[r].at = At::Aboard { flight: f, own: false },
+            _ => self.process(p).readers[r].at = At::Aboard { flight: f, own: false, asked: false },
         }
     }
 
@@ -146,7 +146,7 @@ impl Step<'_> {
             Some(f) => self.join(p, r, f),
             None => {
                 let f = self.open(p, seen);
-                self.process(p).readers[r].at = At::Aboard { flight: f, own: true };
+                self.process(p).readers[r].at = At::Aboard { flight: f, own: true, asked: false };
             }
         }
     }
@@ -171,12 +171,12 @@ impl Step<'_> {
     /// Joins the local flight, or opens one.
     fn go_local(&mut self, p: usize, r: usize) {
         let flight = match self.process(p).local {
-            Some(f) => At::Aboard { flight: f, own: false },
+            Some(f) => At::Aboard { flight: f, own: false, asked: false },
             None => {
                 let version = self.world.origin;
                 let f = self.begin(p, Phase::Local { version }, None);
                 self.process(p).local = Some(f);
-                At::Aboard { flight: f, own: true }
+                At::Aboard { flight: f, own: true, asked: false }
             }
         };
         self.process(p).readers[r].at = flight;
@@ -212,7 +212,7 @@ impl Step<'_> {
     /// Tells every reader of the flight its outcome.
     pub(crate) fn settle(&mut self, p: usize, f: usize, landing: Outcome) {
         for r in 0..self.process(p).readers.len() {
-            let At::Aboard { flight, own } = self.process(p).readers[r].at else { continue };
+            let At::Aboard { flight, own, asked } = self.process(p).readers[r].at else { continue };
             if flight != f {
                 continue;
             }
@@ -223,7 +223,7 @@ impl Step<'_> {
                 Outcome::EntryFound(Entry { content: Content::Value(version), .. }) if self.config.refresh => {
                     self.answer(p, r, Answer::Refreshing(version));
                 }
-                Outcome::Refreshed(version) if own || self.broken(Broken::RefreshSharesFound) => {
+                Outcome::Refreshed(version) if asked || self.broken(Broken::RefreshSharesFound) => {
                     self.answer(p, r, Answer::Value(version));
                 }
                 Outcome::EntryFound(Entry { content: Content::Private, .. }) => self.answer(p, r, Answer::Foreign),

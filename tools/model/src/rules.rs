@@ -84,11 +84,15 @@ pub(crate) enum Broken {
     AwaitedIsNotJudged,
     /// A refresh takes for too old what it meets first, an entry or a holder, and nothing else.
     RefreshNamesOneHolder,
+    /// A refresh takes an entry before it has heard of a holder.
+    RefreshTakesBeforeHolder,
+    /// A refresh takes the entry of the first holder.
+    RefreshTakesFirstHolder,
     /// A refresh takes an entry without a stamp.
     RefreshTakesWithoutStamp,
     /// A refresh joins one whose fetch has begun.
     RefreshJoinsRunning,
-    /// A refresh that has joined another one takes an entry that counts for that one.
+    /// A refresh that has joined another one takes an entry that counts for the earlier one.
     RefreshSharesFound,
     /// A refresh joins the local flight of its process.
     RefreshJoinsLocal,

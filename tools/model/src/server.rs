@@ -119,25 +119,6 @@ pub(crate) struct Server {
     pub(crate) l: Lease,
 }
 
-/// The entries that a question ignores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Ignored {
-    None,
-    Id(Token),
-    /// A refresh asks for the lease alone.
-    All,
-}
-
-impl Ignored {
-    fn ignores(self, entry: &Entry) -> bool {
-        match self {
-            Self::None => false,
-            Self::Id(id) => entry.id == id,
-            Self::All => true,
-        }
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum LeaseReply {
     Hit(Entry),
@@ -170,12 +151,12 @@ impl Server {
     pub(crate) fn lead(
         &mut self,
         token: Token,
-        ignored: Ignored,
+        seen: Option<Token>,
         notify: bool,
         stamp: Stamp,
         rules: Rules,
     ) -> LeaseReply {
-        if let Some(entry) = self.v.filter(|entry| !ignored.ignores(entry)) {
+        if let Some(entry) = self.v.filter(|entry| Some(entry.id) != seen) {
             return LeaseReply::Hit(entry);
         }
         let alive = self.v.is_some();

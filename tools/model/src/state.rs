@@ -1,6 +1,6 @@
 //! The state of the world at one moment.
 
-use super::server::{Content, Entry, FillCondition, Ignored, LeaseReply, Server, Stamp, Token};
+use super::server::{Content, Entry, FillCondition, LeaseReply, Server, Stamp, Token};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct World {
@@ -60,7 +60,7 @@ pub(crate) enum Writer {
 pub(crate) enum Request {
     GetOrLease {
         token: Token,
-        ignored: Ignored,
+        seen: Option<Token>,
         notify: bool,
     },
     Fill {
@@ -148,6 +148,8 @@ pub(crate) enum At {
         flight: usize,
         /// Whether the reader opened the flight, so that a private response is its own.
         own: bool,
+        /// Whether the reader refreshes, and had come before the question by which its flight met the first holder.
+        asked: bool,
     },
 }
 

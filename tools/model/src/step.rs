@@ -5,7 +5,7 @@ use super::{
     config::{Config, Failover},
     names::{FRESH, normalize},
     rules::Broken,
-    server::{Age, Content, Entry, FillCondition, Filled, Ignored, Lease, LeaseReply, Term, Token},
+    server::{Age, Content, Entry, FillCondition, Filled, Lease, LeaseReply, Term, Token},
     state::{Call, Counts, Fault, Phase, Reply, Request, World},
 };
 
@@ -49,12 +49,8 @@ impl<'a> Step<'a> {
         let flight = &self.world.processes[p].flights[f];
         match flight.phase {
             Phase::Asking { token } => {
-                let ignored = match flight.seen {
-                    _ if flight.counts == Counts::None && !self.broken(Broken::RefreshNamesOneHolder) => Ignored::All,
-                    None => Ignored::None,
-                    Some(seen) => Ignored::Id(seen.id),
-                };
-                Request::GetOrLease { token, ignored, notify: !flight.background }
+                let seen = flight.seen.map(|seen| seen.id);
+                Request::GetOrLease { token, seen, notify: !flight.background }
             }
             Phase::Leading { token, stamp, .. } => Request::Extend { token, stamp },
             Phase::Filling { token, stamp, content, .. } => Request::Fill {
@@ -97,10 +93,11 @@ impl<'a> Step<'a> {
         if self.flight(p, f).counts != Counts::None || self.broken(Broken::RefreshNamesOneHolder) {
             return;
         }
-        if let Reply::Lead(LeaseReply::Wait { .. }, _) = reply {
+        if let Reply::Lead(LeaseReply::Wait { holder, .. }, _) = reply {
             let servers = [Some(self.world.server), self.world.replica];
-            let known = servers.into_iter().flatten().flat_map(|server| server.tokens());
-            self.flight(p, f).counts = Counts::Except(known.collect());
+            let mut known: Vec<_> = servers.into_iter().flatten().flat_map(|server| server.tokens()).collect();
+            known.retain(|token| *token != holder || !self.broken(Broken::RefreshTakesFirstHolder));
+            self.flight(p, f).counts = Counts::Except(known);
         }
     }
 
@@ -136,9 +133,9 @@ impl<'a> Step<'a> {
         let (rules, floor) = (self.config.rules, self.world.floor);
         let before = self.world.server;
         let reply = match request {
-            Request::GetOrLease { token, ignored, notify } => {
+            Request::GetOrLease { token, seen, notify } => {
                 let stamp = self.fresh();
-                let reply = self.world.server.lead(token, ignored, notify, stamp, rules);
+                let reply = self.world.server.lead(token, seen, notify, stamp, rules);
                 if matches!(before.l, Lease::Held { term: Term::Ended { extension_is_due: true }, .. })
                     && self.config.ends
                     && self.world.server.l.is_of((token, stamp))

@@ -235,10 +235,20 @@ fn entry_that_a_flight_waited_for_is_judged_after_an_expire() {
     breaks(expire_awaited(), Broken::AwaitedIsNotJudged, NO_STALE_READ);
 }
 
-/// A hit does not name the holder, who may have begun before the call as well.
+/// A hit does not name the holder, whose fetch may have begun before the call as well.
 #[test]
 fn refresh_asks_for_the_holder_before_any_entry() {
     breaks(refreshes(), Broken::RefreshNamesOneHolder, NO_OLD_REFRESH);
+}
+
+#[test]
+fn refresh_takes_no_entry_before_it_has_met_a_holder() {
+    breaks(refresh(), Broken::RefreshTakesBeforeHolder, NO_OLD_REFRESH);
+}
+
+#[test]
+fn refresh_takes_no_entry_of_the_first_holder() {
+    breaks(refresh(), Broken::RefreshTakesFirstHolder, NO_OLD_REFRESH);
 }
 
 #[test]
