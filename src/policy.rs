@@ -217,7 +217,7 @@ fn multiply(span: Duration, factor: f64) -> Duration {
 }
 
 /// The random decision of one request whether to refresh an entry early.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct EarlyRefresh {
     beta: f64,
     random_unit: f64,
@@ -301,7 +301,7 @@ mod tests {
         let id = Token::unique(Inbox::unique());
         let (lifetimes, response_time) = (policy.lifetimes(None, random_unit), Timestamp::from_micros(0));
         let (kind, audience) = (Kind::Value, Audience::Everyone);
-        let meta = Meta { kind, id, response_time, cost, lifetimes, codec: 0, audience };
+        let meta = Meta { kind, id, stamp: 0, response_time, cost, lifetimes, codec: 0, audience };
         Entry::new(meta, Bytes::new())
     }
 

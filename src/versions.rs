@@ -66,7 +66,8 @@ impl Versions {
         self.last(resource.into()) <= begun && self.floor.load(Acquire) <= begun
     }
 
-    fn next(&self) -> u64 {
+    /// Takes the number of an event. What begins afterwards has this number at least.
+    pub(crate) fn next(&self) -> u64 {
         self.now.fetch_add(1, AcqRel) + 1
     }
 
@@ -142,8 +143,8 @@ fn position(shard: u16) -> (usize, usize) {
     (usize::from(shard) / PAGE, usize::from(shard) % PAGE)
 }
 
-/// The number of the last invalidation of any engine of this process.
-static NOW: AtomicU64 = AtomicU64::new(0);
+/// The number of the last event of any engine of this process. Not 0, which is the number of what has not begun.
+static NOW: AtomicU64 = AtomicU64::new(1);
 /// Number of shards in a page.
 const PAGE: usize = 512;
 /// Number of pages, for 65,536 shards: 512 KiB at most. With 50,000 names, one change ends one other on average.

@@ -22,7 +22,7 @@ use crate::{
     outage_cache::NotStored,
     policy::status_of,
     store::{
-        entry::{Entry, Kind},
+        entry::{Entry, Kind, Meta},
         error::{BoxFuture, StoreError},
         port::FillCondition,
         token::{Inbox, Token},
@@ -208,7 +208,7 @@ impl<'a> Call<'a> {
             (Some(KeptResult::Bypass), _) => done(Attempt::Alone(BypassReason::Private)),
             (_, Err(error)) => self.on_store_unavailable(error),
             (None, Ok(Some(entry))) => self.on_entry(entry),
-            (_, Ok(_)) => self.enter(Scope::Fleet, LeadMode::Coordinated, None),
+            (_, Ok(_)) => self.enter(self.criteria().fleet(), LeadMode::Coordinated, None),
         }
     }
 
@@ -225,7 +225,7 @@ impl<'a> Call<'a> {
             Reuse::ServeAndRevalidate(answer) => Box::pin(self.refresh(entry, answer)),
             Reuse::Redirect(redirect) if self.lookup.follow(&entry, &redirect) => done(Attempt::Again),
             Reuse::Revalidate | Reuse::Miss | Reuse::HitForPassOfOthers | Reuse::Redirect(_) => {
-                self.enter(Scope::Fleet, LeadMode::Coordinated, Some(entry))
+                self.enter(self.criteria().fleet(), LeadMode::Coordinated, Some(entry))
             }
             Reuse::Bypass => done(Attempt::Alone(BypassReason::ForOthers)),
             Reuse::HitForPass => Box::pin(self.hit_for_pass(entry)),
@@ -240,7 +240,7 @@ impl<'a> Call<'a> {
             return self.wait(waiter, LeadMode::Coordinated);
         }
         match self.resource().config.on_store_failure {
-            StoreFailure::FailOpen => self.enter(Scope::Local, LeadMode::StoreDown(NotStored::Unavailable), None),
+            StoreFailure::FailOpen => self.enter(Scope::Local, LeadMode::Local(Some(NotStored::Unavailable)), None),
             StoreFailure::FailClosed => done(self.reject(Error::store_down(error.into()))),
         }
     }
@@ -277,7 +277,7 @@ impl<'a> Call<'a> {
 
     fn criteria(&self) -> JoinCriteria {
         let (nested, deadline) = (!self.active_fetches.is_empty(), self.resource().deadline);
-        JoinCriteria { nested, incomplete_only: self.incomplete_only, deadline }
+        JoinCriteria { nested, incomplete_only: self.incomplete_only, deadline, since: self.policy.since() }
     }
 
     /// Spawns the leader of the flight. Returns the answer for this caller, if there will be one. If the fetch borrows
@@ -356,7 +356,7 @@ impl<'a> Call<'a> {
             Err(rejection) => return Attempt::Done(rejection, CacheStatus::Rejected, true),
         };
         let FetchHead { response, sharing, completion, .. } = *head;
-        let times = (began, Timestamp::now());
+        let meta = Meta::new(Kind::HitForPass, id, Timestamp::now());
         let (store_as, completion) = match sharing {
             Shareability::Complete(payload, store_as) => {
                 let completed: Completion = Box::pin(ready(Completed::Payload(payload)));
@@ -366,7 +366,7 @@ impl<'a> Call<'a> {
                 (Some(store_as), completion)
             }
             Shareability::Unshared(Unshared::Private(audience), ..) if is_value => {
-                let marker = FillSet::marker(id, Kind::HitForPass, audience, resource.config.uncacheable_ttl);
+                let marker = FillSet::marker(meta, audience, resource.config.uncacheable_ttl);
                 let resource = resource.clone();
                 self.resource().engine.tasks.spawn(async move {
                     let _ = resource.fill(FillCondition::ReplaceMarker(replaced), &marker).await;
@@ -379,7 +379,8 @@ impl<'a> Call<'a> {
             self.resource().engine.tasks.spawn(async move {
                 let completed = timeout_at(deadline, completion).await;
                 if let (Ok(Completed::Payload(payload)), Some(store_as)) = (completed, store_as) {
-                    let fill_set = FillSet::new(id, times, store_as, payload, &redirects);
+                    let meta = Meta { kind: Kind::Value, cost: meta.response_time.since(began), ..meta };
+                    let fill_set = FillSet::new(meta, store_as, payload, &redirects);
                     if resource.can_keep(&fill_set) {
                         let _ = resource.fill(FillCondition::ReplaceMarker(replaced), &fill_set).await;
                     }

@@ -66,15 +66,17 @@ impl<'a> FetchSlot<'a> {
     }
 }
 
-/// A policy whose answers are boxed.
+/// A policy whose answers are boxed. If its caller refreshes, no stored value answers it, not even if the fetch fails.
 pub(super) struct Erased<P, R> {
     policy: P,
+    /// See [`ReusePolicy::since`].
+    since: u64,
     answer: PhantomData<fn() -> R>,
 }
 
 impl<P: Answers<R>, R: Send + 'static> Erased<P, R> {
-    pub(super) fn new(policy: P) -> Arc<Self> {
-        Arc::new(Self { policy, answer: PhantomData })
+    pub(super) fn new(policy: P, since: u64) -> Arc<Self> {
+        Arc::new(Self { policy, since, answer: PhantomData })
     }
 
     /// Returns an answer of this policy, or of the fetch beside it, with its type.
@@ -88,11 +90,11 @@ impl<P: Answers<R>, R: Send + 'static> Erased<P, R> {
 
 impl<P: Answers<R>, R> ReusePolicy for Erased<P, R> {
     fn classify(&self, entry: &Entry, now: Timestamp) -> Reuse {
-        self.policy.classify(entry, now)
+        if self.since > 0 { Reuse::Revalidate } else { self.policy.classify(entry, now) }
     }
 
     fn allows_stale_on_error(&self, entry: &Entry, now: Timestamp) -> bool {
-        self.policy.allows_stale_on_error(entry, now)
+        self.since == 0 && self.policy.allows_stale_on_error(entry, now)
     }
 
     fn is_covered_by(&self, audience: Audience) -> bool {
@@ -101,6 +103,10 @@ impl<P: Answers<R>, R> ReusePolicy for Erased<P, R> {
 
     fn request_hash(&self) -> Option<u64> {
         self.policy.request_hash()
+    }
+
+    fn since(&self) -> u64 {
+        self.since
     }
 }
 

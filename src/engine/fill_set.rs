@@ -5,9 +5,8 @@ use crate::{
     clock::Timestamp,
     key::CacheKey,
     store::{
-        entry::{Audience, Entry, Kind, Lifetimes, Meta, Payload},
+        entry::{Audience, Entry, Lifetimes, Meta, Payload},
         port::{RedirectExtension, Renewal, Write},
-        token::Token,
     },
 };
 use bytes::Bytes;
@@ -28,14 +27,9 @@ pub(crate) struct FillSet {
 }
 
 impl FillSet {
-    /// Creates the entries of a fetch that began, and got its response, at these times, after these redirects.
-    pub(crate) fn new(
-        id: Token,
-        (began, response_time): (Timestamp, Timestamp),
-        store_as: StoreAs,
-        payload: Payload,
-        redirects: &[FollowedRedirect],
-    ) -> Self {
+    /// Creates the entries of a fetch with this metadata, without codec and lifetimes, after these redirects.
+    pub(crate) fn new(meta: Meta, store_as: StoreAs, payload: Payload, redirects: &[FollowedRedirect]) -> Self {
+        let began = meta.response_time.before(meta.cost);
         let index_lifetime = || store_as.lifetimes.of_index(Timestamp::now().since(began));
         let redirects = if store_as.keeps_redirects { redirects } else { &[] };
         let extension = |via: &FollowedRedirect| RedirectExtension {
@@ -43,11 +37,7 @@ impl FillSet {
             id: via.id,
             retention: index_lifetime(),
         };
-        let entry = |lifetimes, codec, payload: Payload| {
-            let (kind, cost, audience) = (Kind::Value, response_time.since(began), Audience::Everyone);
-            let meta = Meta { kind, id, response_time, cost, lifetimes, codec, audience };
-            Entry::new(meta, payload)
-        };
+        let entry = |lifetimes, codec, payload: Payload| Entry::new(Meta { lifetimes, codec, ..meta }, payload);
         let renews = store_as.renews;
         let index = store_as
             .index
@@ -56,12 +46,9 @@ impl FillSet {
         Self { entry, index, extensions: redirects.iter().map(extension).collect(), renews }
     }
 
-    /// Creates a marker that applies to this audience.
-    pub(crate) fn marker(id: Token, kind: Kind, audience: Audience, span: Duration) -> Self {
-        let (response_time, cost) = (Timestamp::now(), Duration::ZERO);
-        let lifetimes = Lifetimes::fresh_for(span);
-        let meta = Meta { kind, id, response_time, cost, lifetimes, codec: 0, audience };
-        Entry::new(meta, Bytes::new()).into()
+    /// Creates a marker with this metadata, that applies to this audience for this time.
+    pub(crate) fn marker(meta: Meta, audience: Audience, span: Duration) -> Self {
+        Entry::new(Meta { lifetimes: Lifetimes::fresh_for(span), audience, ..meta }, Bytes::new()).into()
     }
 
     /// Returns the writes, the one of the cache key itself first.

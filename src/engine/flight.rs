@@ -82,6 +82,8 @@ impl Progress {
 pub(crate) enum Scope {
     /// The fetch is coordinated through the store, across the fleet.
     Fleet,
+    /// The same, for callers that refresh. All others get what is stored meanwhile.
+    Refresh,
     /// The fetch is for this process only, because the store does not answer, or must not keep the response.
     Local,
 }
@@ -95,6 +97,15 @@ pub(crate) struct JoinCriteria {
     pub(crate) incomplete_only: bool,
     /// The time at which the caller leaves at the latest, if it has a deadline.
     pub(crate) deadline: Option<Instant>,
+    /// The fetch of the flight has this [number](Versions::now) at least, or has not begun. 0 unless the caller refreshes.
+    pub(crate) since: u64,
+}
+
+impl JoinCriteria {
+    /// Returns the scope of the flights that are coordinated across the fleet.
+    pub(crate) fn fleet(self) -> Scope {
+        if self.since == 0 { Scope::Fleet } else { Scope::Refresh }
+    }
 }
 
 /// The flights of one engine. The table keeps nothing of a flight that has ended.
@@ -238,7 +249,7 @@ impl Flights {
             return None;
         }
         let table = self.table.lock();
-        let listed = find(table.get(key.primary())?, key, Scope::Fleet)?;
+        let listed = find(table.get(key.primary())?, key, criteria.fleet())?;
         listed.may_be_joined(criteria).then(|| Waiter::join(listed, criteria))
     }
 
@@ -316,20 +327,27 @@ impl FlightState {
         self.seen.as_ref().map(|(entry, _)| entry)
     }
 
+    /// Returns the [number](Versions::now) at which the fetch began. 0 if it has not, or if the result is not its own.
+    pub(crate) fn begun(&self) -> u64 {
+        self.begun.load(Acquire)
+    }
+
     fn is_of(&self, key: &CacheKey, scope: Scope) -> bool {
         self.scope == scope && self.key == *key
     }
 
     fn may_be_joined(&self, criteria: JoinCriteria) -> bool {
-        let now = Timestamp::now();
-        self.progress.is(|progress| match progress {
-            Progress::Queued => !criteria.nested,
-            // A waiter has abandoned the flight while its leader was about to pause.
-            Progress::Abandoned => false,
-            // An entry that has expired while the flight is still listed is of no use to new callers.
-            Progress::Filled(fill_set) if freshness(&fill_set.entry, now) != Freshness::Fresh => false,
-            progress => !criteria.incomplete_only || progress.is_incomplete(),
-        })
+        let (now, begun) = (Timestamp::now(), self.begun());
+        let is_late = begun == 0 || begun >= criteria.since;
+        is_late
+            && self.progress.is(|progress| match progress {
+                Progress::Queued => !criteria.nested,
+                // A waiter has abandoned the flight while its leader was about to pause.
+                Progress::Abandoned => false,
+                // An entry that has expired while the flight is still listed is of no use to new callers.
+                Progress::Filled(fill_set) if freshness(&fill_set.entry, now) != Freshness::Fresh => false,
+                progress => !criteria.incomplete_only || progress.is_incomplete(),
+            })
     }
 
     /// Leaves the table: the callers stay, and no other caller joins.
@@ -529,14 +547,10 @@ impl Flight {
         self.0.is_between_questions.store(false, Release);
     }
 
-    /// Records that the fetch begins.
-    pub(crate) fn begin_fetch(&self) {
-        self.0.begun.store(self.0.flights.versions.now(), Release);
-    }
-
-    /// Returns the [number](Versions::now) at which the fetch began.
-    pub(crate) fn begun(&self) -> u64 {
-        self.0.begun.load(Acquire)
+    /// Records the [number](Versions::now) at which the fetch has begun, or before which the fetch of another process has
+    /// not begun.
+    pub(crate) fn set_begun(&self, number: u64) {
+        self.0.begun.store(number, Release);
     }
 }
 

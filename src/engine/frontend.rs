@@ -38,6 +38,12 @@ pub(crate) trait ReusePolicy: Send + Sync {
         None
     }
 
+    /// Returns the [number](crate::versions::Versions::now) of a refresh, which takes no result of a fetch that had begun
+    /// before. 0 for another caller.
+    fn since(&self) -> u64 {
+        0
+    }
+
     /// Classifies an entry, a marker included, without decoding an answer.
     fn class_of(&self, entry: &Entry, now: Timestamp) -> Reuse {
         if !is_uncacheable_marker(entry, now) {

@@ -25,7 +25,7 @@ use crate::{
     outage_cache::NotStored,
     policy::{Freshness, freshness, servable_for},
     store::{
-        entry::{Audience, Entry, Kind},
+        entry::{Audience, Entry, Kind, Meta},
         error::BoxFuture,
         lease::{FailureMarker, LeaseStatus},
         token::Token,
@@ -71,11 +71,9 @@ pub(super) enum LeadMode {
     /// Asks the store for the lease in the background. The caller has its answer already, the stale entry, so the
     /// refresh ends if another process leads.
     Refresh,
-    /// Fetches at once, because the store is unavailable, or refuses to grant the lease.
-    StoreDown(NotStored),
-    /// Fetches at once, because the flight of the fleet is of no use to the caller: its response is too old for the
-    /// request, and still arriving.
-    Local,
+    /// Fetches at once, because the store is unavailable, or refuses to grant the lease. Without a reason, because the
+    /// flight of the fleet is of no use to the caller: its response is too old for the request, and still arriving.
+    Local(Option<NotStored>),
     /// Fetches at once, because a marker says that the response must not be stored.
     DoNotStore(Token),
 }
@@ -92,8 +90,8 @@ pub(super) struct LeaderAnswer {
 pub(super) enum AfterHead {
     /// Store the entry, which is published.
     Fill(Arc<FillSet>),
-    /// Await the payload of this entry, then publish and store it.
-    Await(Token, (Timestamp, Timestamp), StoreAs, Option<Completion>),
+    /// Await the payload of the entry with this metadata, then publish and store it.
+    Await(Meta, StoreAs, Option<Completion>),
     /// Store a marker that applies to this audience for this time.
     Mark(Kind, Audience, Duration, Option<Completion>),
     /// Release the lease, and leave the failure marker, if there is one. A flight without a result is handed over
@@ -111,8 +109,8 @@ impl Leader {
                 let acquired = match mode {
                     LeadMode::Coordinated => self.acquire_lease(&mut permit).await,
                     LeadMode::Refresh => Box::pin(self.acquire_refresh(&mut permit)).await,
-                    LeadMode::StoreDown(reason) => Box::pin(self.acquire_fallback(reason)).await,
-                    LeadMode::Local => Ok(FillRight::Local { not_stored: None, _fallback_permit: None }),
+                    LeadMode::Local(Some(reason)) => Box::pin(self.acquire_fallback(reason)).await,
+                    LeadMode::Local(None) => Ok(FillRight::Local { not_stored: None, _fallback_permit: None }),
                     LeadMode::DoNotStore(marker) => Ok(FillRight::Marker(marker)),
                 };
                 telemetry::record_lease_wait(|| Timestamp::now().since(self.began));
@@ -144,10 +142,10 @@ impl Leader {
     async fn fetch(&mut self, permit: &mut FillPermit, fetch: &FetchSlot<'_>) -> Option<(Instant, AfterHead)> {
         let now = clock::now();
         let (began, deadline) = (Timestamp::of(now), clock::after(now, self.resource.config.fetch_timeout));
-        self.flight.begin_fetch();
-        let id = permit.id();
+        self.flight.set_begun(self.resource.engine.versions.now());
+        let mut meta = permit.meta(Kind::Value);
         let mode = FetchMode::Lead {
-            id,
+            id: meta.id,
             redirects: self.redirects.clone(),
             seen: self.seen.clone(),
             deadline: deadline.into_std(),
@@ -159,22 +157,17 @@ impl Leader {
             let _timed = telemetry::fetching(&self.resource.config.meter, &self.resource.key, began);
             self.run_to_head(permit, deadline, fetched).await
         };
-        let times = (began, Timestamp::now());
+        meta.response_time = Timestamp::now();
+        meta.cost = meta.response_time.since(began);
         let rest = match head {
-            Ok(head) => self.on_head(permit, head, id, times).await,
+            Ok(head) => self.on_head(permit, head, meta).await,
             Err(aborted) => Box::pin(self.on_aborted(permit, &aborted)).await,
         };
         Some((deadline, rest))
     }
 
     /// Answers the callers that can be answered at the head of the response. Returns the work that is left.
-    async fn on_head(
-        &mut self,
-        permit: &mut FillPermit,
-        head: Box<FetchHead<AnyAnswer>>,
-        id: Token,
-        times: (Timestamp, Timestamp),
-    ) -> AfterHead {
+    async fn on_head(&mut self, permit: &mut FillPermit, head: Box<FetchHead<AnyAnswer>>, meta: Meta) -> AfterHead {
         let FetchHead { response, mut sharing, is_inconclusive, completion } = *head;
         let status = permit.status();
         if let Some(failure) = sharing.failure() {
@@ -196,17 +189,17 @@ impl Leader {
             }
             Shareability::Complete(payload, store_as) => {
                 self.answer(response, status, false);
-                self.publish(permit, FillSet::new(id, times, store_as, payload, &self.redirects))
+                self.publish(permit, FillSet::new(meta, store_as, payload, &self.redirects))
             }
             Shareability::Cacheable(value, store_as) => {
                 self.answer(response, status, false);
                 self.flight.publish(Progress::Shared(value));
-                AfterHead::Await(id, times, store_as, completion)
+                AfterHead::Await(meta, store_as, completion)
             }
             Shareability::CacheableAtEnd(head, store_as) => {
                 self.answer(response, status, false);
                 self.flight.publish_head(head);
-                AfterHead::Await(id, times, store_as, completion)
+                AfterHead::Await(meta, store_as, completion)
             }
         }
     }
@@ -333,8 +326,8 @@ impl Leader {
     fn finish<'a>(&'a mut self, permit: &'a mut FillPermit, deadline: Instant, rest: AfterHead) -> BoxFuture<'a, ()> {
         match rest {
             AfterHead::Fill(fill_set) => Box::pin(async move { permit.fill(&self.flight, &fill_set).await }),
-            AfterHead::Await(id, times, store_as, completion) => Box::pin(async move {
-                let rest = self.on_end(permit, deadline, (id, times, store_as), completion).await;
+            AfterHead::Await(meta, store_as, completion) => Box::pin(async move {
+                let rest = self.on_end(permit, deadline, (meta, store_as), completion).await;
                 self.finish(permit, deadline, rest).await;
             }),
             AfterHead::Mark(kind, audience, ttl, completion) => {
@@ -354,13 +347,13 @@ impl Leader {
         &mut self,
         permit: &mut FillPermit,
         deadline: Instant,
-        (id, times, store_as): (Token, (Timestamp, Timestamp), StoreAs),
+        (meta, store_as): (Meta, StoreAs),
         completion: Option<Completion>,
     ) -> AfterHead {
         let Some(mut completion) = completion else { return AfterHead::Release(None, None) };
         match self.run_bounded(permit, deadline, || (), &mut completion).await {
             Ok(Completed::Payload(payload)) => {
-                self.publish(permit, FillSet::new(id, times, store_as, payload, &self.redirects))
+                self.publish(permit, FillSet::new(meta, store_as, payload, &self.redirects))
             }
             Ok(Completed::TooLarge) => {
                 self.flight.complete(Progress::Unshared(Unshared::Private(Audience::Everyone)));
@@ -384,7 +377,7 @@ impl Leader {
         }
         if let (None, Some((_, index))) = (permit.lease(), &fill_set.index) {
             // The entry stays in this process. Other callers follow the remembered redirect to its flight.
-            self.resource.engine.redirect_cache.remember(&self.resource.key, index, self.flight.begun());
+            self.resource.engine.redirect_cache.remember(&self.resource.key, index, self.flight.state().begun());
         }
         match can_keep {
             true => AfterHead::Fill(fill_set),
@@ -402,7 +395,7 @@ impl Leader {
         if ttl.is_zero() || self.seen.as_ref().is_some_and(stays) {
             permit.release(None).await;
         } else if permit.can_mark() {
-            let marker = FillSet::marker(permit.id(), kind, audience, ttl);
+            let marker = FillSet::marker(permit.meta(kind), audience, ttl);
             permit.fill(&self.flight, &marker).await;
         }
     }

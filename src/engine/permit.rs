@@ -10,6 +10,7 @@ use crate::{
     clock::{self, Timestamp},
     outage_cache::NotStored,
     store::{
+        entry::{Kind, Meta},
         lease::{FailureMarker, Lease, LeaseStatus},
         port::FillCondition,
         token::{Inbox, Token},
@@ -79,9 +80,12 @@ impl FillPermit {
         }
     }
 
-    /// Returns the id of the entry to be filled.
-    pub(super) fn id(&self) -> Token {
-        self.lease().map_or_else(|| Token::unique(Inbox::unique()), |lease| lease.token)
+    /// Returns the metadata of an entry of this kind that is to be filled now.
+    pub(super) fn meta(&self, kind: Kind) -> Meta {
+        let (id, stamp) = self
+            .lease()
+            .map_or_else(|| (Token::unique(Inbox::unique()), 0), |Lease { token, stamp, .. }| (token, stamp));
+        Meta { stamp, ..Meta::new(kind, id, Timestamp::now()) }
     }
 
     /// Makes the token for a request for the lease.
@@ -174,7 +178,7 @@ impl Drop for FillPermit {
 /// Keeps a result that could not be stored, for the time that the outage cache allows.
 fn keep(resource: &Resource, flight: &Flight, fill_set: &FillSet, reason: NotStored) {
     if let Some(outage) = resource.config.outage_cache() {
-        outage.keep(fill_set.writes(&resource.key), flight.begun(), reason, Timestamp::now());
+        outage.keep(fill_set.writes(&resource.key), flight.state().begun(), reason, Timestamp::now());
     }
 }
 

@@ -83,7 +83,7 @@ mod tests {
         let (id, lifetimes, response_time) =
             (Token::unique(Inbox::unique()), Lifetimes::default(), Timestamp::from_micros(0));
         let (kind, cost, audience) = (Kind::Value, Duration::ZERO, Audience::Everyone);
-        Entry::new(Meta { kind, id, response_time, cost, lifetimes, codec: 0, audience }, Bytes::new())
+        Entry::new(Meta { kind, id, stamp: 0, response_time, cost, lifetimes, codec: 0, audience }, Bytes::new())
     }
 
     /// Seen to fail if each redirect counts, and if the first number of a redirect stays.

@@ -120,7 +120,7 @@ impl Resource {
                     return Ok((answer, status));
                 }
             }
-            let (policy, slot) = (Erased::new(policy), FetchSlot::new(fetch));
+            let (policy, slot) = (Erased::new(policy, 0), FetchSlot::new(fetch));
             Err((Call::new(lookup, found, requested_at, policy.clone(), spawn, slot), policy))
         };
         // PERF: not one block, which would hold the lookup and the fetch beside the call.
@@ -130,6 +130,23 @@ impl Resource {
                 Either::Right(call.run().map(move |(answer, status)| (policy.restore(answer), status)))
             }
         })
+    }
+
+    /// Resolves the key with a fetch that begins from now on: one of this caller, or of another one that has called since
+    /// or waits as well. The stored entry stays until the fill. Cancel safe, as [`resolve`](Self::resolve).
+    pub(crate) fn refresh<R, F, Fut>(
+        self,
+        policy: impl Answers<R> + 'static,
+        fetch: F,
+    ) -> impl Future<Output = (R, CacheStatus)> + Send
+    where
+        R: Send + 'static,
+        F: FnOnce(FetchMode, Arc<Self>) -> Fut + Send + 'static,
+        Fut: Future<Output = FetchHead<R>> + Send + 'static,
+    {
+        let (policy, fetch) = (Erased::new(policy, self.engine.versions.next()), FetchSlot::new(fetch));
+        let call = Call::new(Lookup::new(self), None, clock::now(), policy.clone(), IN_A_TASK, fetch);
+        call.run().map(move |(answer, status)| (policy.restore(answer), status))
     }
 
     /// Resolves the key from the store, without a fetch and without waiting for one. An entry that may be served while
@@ -146,7 +163,7 @@ impl Resource {
             return Ok(None);
         }
         let span = RequestSpan::new(&self.config.meter, &self.key, self.front_end);
-        let policy = Erased::new(policy);
+        let policy = Erased::new(policy, 0);
         let found = span.instrument(self.answer_from_store(policy.clone())).await?;
         Ok(found.map(|(answer, status)| (policy.restore(answer), status)))
     }

@@ -52,7 +52,6 @@ pub(super) struct NamedWrite<'a> {
     layout: u64,
     hash: KeyHash,
     offset: i64,
-    stamp: u64,
 }
 
 impl<'a> Fill<'a> {
@@ -65,11 +64,11 @@ impl<'a> Fill<'a> {
         offset: i64,
         whole: bool,
     ) -> Self {
-        let (is_second, stamp, renewal) = match condition {
+        let (is_second, renewal) = match condition {
             FillCondition::Lease(lease) => {
-                (lease.second_name, lease.stamp, writes.first().and_then(|write| write.renews).filter(|_| !whole))
+                (lease.second_name, writes.first().and_then(|write| write.renews).filter(|_| !whole))
             }
-            FillCondition::ReplaceMarker(_) => (names.is_second(key.layout()), 0, None),
+            FillCondition::ReplaceMarker(_) => (names.is_second(key.layout()), None),
         };
         // PERF: once for the message and the entry, because a hash takes 700 instructions.
         let hash = key.hash();
@@ -80,7 +79,7 @@ impl<'a> Fill<'a> {
             let is_large = length >= STAGED_FROM && renewal.is_none();
             let staging = is_large.then(|| staging_name(key, entry.meta().id, number));
             let retention = entry.meta().lifetimes.retention();
-            NamedWrite { name, entry, staging, length, retention, layout: at.layout(), hash, offset, stamp }
+            NamedWrite { name, entry, staging, length, retention, layout: at.layout(), hash, offset }
         };
         let extension =
             |RedirectExtension { key, id, retention }: &RedirectExtension| (names.entry(key), *id, *retention);
@@ -165,7 +164,7 @@ impl NamedWrite<'_> {
 impl ToRedisArgs for NamedWrite<'_> {
     fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
         let mut buffer = out.bufmut_for_next_arg(self.length);
-        self.entry.encode_into(self.layout, self.hash, self.offset, self.stamp, self.length, &mut buffer);
+        self.entry.encode_into(self.layout, self.hash, self.offset, self.length, &mut buffer);
     }
 }
 

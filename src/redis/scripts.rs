@@ -152,7 +152,7 @@ pub(super) fn parse_lead_reply(answer: Value, about_seen: bool) -> Result<(LeadR
         (Some(Value::Int(3)), [remaining, Value::BulkString(holder), waiting, registered, alive]) => {
             LeadReply::Other(LeaseReply::Wait {
                 remaining: Duration::from_millis(number(remaining)?),
-                holder: Token::from_bytes(holder.as_slice().try_into().map_err(StoreError::new)?),
+                holder: parse_owner(holder).ok_or_else(|| unexpected(&Value::Nil))?,
                 waiting: usize::try_from(number(waiting)?).unwrap_or(usize::MAX),
                 registered: number(registered)? != 0,
                 seen_alive: is_alive(alive)?,
@@ -212,6 +212,12 @@ pub(super) fn owner(lease: Lease) -> [u8; 32] {
     owner[..16].copy_from_slice(lease.token.as_bytes());
     write_digits(&mut owner[16..], lease.stamp);
     owner
+}
+
+/// Parses what [`owner`] encodes. The name of the entry is not a part of it.
+fn parse_owner(owner: &[u8]) -> Option<Lease> {
+    let (token, stamp) = owner.split_first_chunk()?;
+    Some(Lease { token: Token::from_bytes(*token), stamp: digits(stamp)?, second_name: false })
 }
 
 /// Fills the buffer with the last digits of the number.

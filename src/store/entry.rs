@@ -42,6 +42,8 @@ pub struct Meta {
     pub kind: Kind,
     /// The token of its fill, which distinguishes it from the entries before and after.
     pub id: Token,
+    /// The [stamp](crate::store::Lease::stamp) of the lease under which it is filled. 0 without a lease.
+    pub stamp: u64,
     /// The response time: when the fetch had answered. The age of the entry counts from here.
     pub response_time: Timestamp,
     /// How long the fetch took.
@@ -100,7 +102,7 @@ impl Meta {
     #[must_use]
     pub fn new(kind: Kind, id: Token, response_time: Timestamp) -> Self {
         let (cost, lifetimes, audience) = (Duration::ZERO, Lifetimes::default(), Audience::Everyone);
-        Self { kind, id, response_time, cost, lifetimes, codec: 0, audience }
+        Self { kind, id, stamp: 0, response_time, cost, lifetimes, codec: 0, audience }
     }
 }
 

@@ -86,28 +86,20 @@ impl Entry {
     pub fn to_envelope(&self, key: &CacheKey, offset: i64) -> Bytes {
         let length = self.encoded_len();
         let mut out = BytesMut::with_capacity(length);
-        self.encode_into(key.layout(), key.hash(), offset, 0, length, &mut out);
+        self.encode_into(key.layout(), key.hash(), offset, length, &mut out);
         out.freeze()
     }
 
-    /// Encodes the entry for the cache key with this layout and hash, and the stamp of its lease, and writes the first
-    /// `length` bytes. PERF: into a buffer of any kind, so that a large payload is not copied on the way to it.
-    pub(crate) fn encode_into(
-        &self,
-        layout: u64,
-        hash: KeyHash,
-        offset: i64,
-        stamp: u64,
-        length: usize,
-        out: &mut impl BufMut,
-    ) {
+    /// Encodes the entry for the cache key with this layout and hash, and writes the first `length` bytes. PERF: into a
+    /// buffer of any kind, so that a large payload is not copied on the way to it.
+    pub(crate) fn encode_into(&self, layout: u64, hash: KeyHash, offset: i64, length: usize, out: &mut impl BufMut) {
         let (meta, payload, mut encoded) = (self.meta(), self.payload(), [0; HEAD]);
         let mut head = &mut encoded[..];
         head.put_slice(&self.encoded_id());
         head.put_slice(hash.as_bytes());
         head.put_u64_le(layout);
         head.put_i64_le(meta.response_time.before(meta.cost).as_micros().saturating_add(offset));
-        head.put_u64_le(stamp);
+        head.put_u64_le(meta.stamp);
         head.put_u64_le(saturated(meta.cost.as_micros()));
         let Lifetimes { fresh_for, stale_while_revalidate, stale_if_error, retain_for } = meta.lifetimes;
         for lifetime in [fresh_for, stale_while_revalidate, stale_if_error, retain_for] {
@@ -166,7 +158,7 @@ impl Entry {
         head.copy_to_slice(&mut id);
         head.advance(LAYOUT.end - HASH.start);
         let begun = Timestamp::from_micros(head.get_i64_le().saturating_sub(offset));
-        head.advance(size_of::<u64>()); // the stamp
+        let stamp = head.get_u64_le();
         let cost = Duration::from_micros(head.get_u64_le());
         let mut lifetime = || Duration::from_millis(head.get_u64_le());
         let lifetimes = Lifetimes {
@@ -184,7 +176,7 @@ impl Entry {
         let end = bytes.len().checked_sub(head.get_u32_le() as usize).filter(|end| *end >= HEAD);
         let (Some(end), 0) = (end, head.get_u32_le()) else { return Err(EnvelopeError::Unknown) };
         let (id, response_time) = (Token::from_bytes(id), begun.after(cost));
-        let meta = Meta { kind, id, response_time, cost, lifetimes, codec, audience };
+        let meta = Meta { kind, id, stamp, response_time, cost, lifetimes, codec, audience };
         let entry = Self::new(meta, Payload::from(bytes.slice(HEAD..end)).with_validator(bytes.slice(end..)));
         head.advance(2 * CHECKSUM);
         let expired_at = head.get_i64_le();
@@ -257,7 +249,7 @@ mod tests {
             (kind, codec, audience) in described(), key in ".*", payload: Vec<u8>, validator: Vec<u8>,
             response_time in -1_i64 << 50..1 << 50, offset in -1_i64 << 50..1 << 50, cost in 0_u64..1 << 40,
             fresh in 0_u64..1 << 50, revalidate in 0_u64..1 << 50, error in 0_u64..1 << 50,
-            retain_for in 0_u64..1 << 50,
+            retain_for in 0_u64..1 << 50, stamp: u64,
         ) {
             let lifetimes = Lifetimes {
                 fresh_for: Duration::from_millis(fresh),
@@ -266,7 +258,8 @@ mod tests {
                 retain_for: Duration::from_millis(retain_for),
             };
             let (id, response_time) = (Token::unique(Inbox::unique()), Timestamp::from_micros(response_time));
-            let meta = Meta { kind, id, response_time, cost: Duration::from_micros(cost), lifetimes, codec, audience };
+            let cost = Duration::from_micros(cost);
+            let meta = Meta { kind, id, stamp, response_time, cost, lifetimes, codec, audience };
             let entry = Entry::new(meta, Payload::from(Bytes::from(payload)).with_validator(validator.into()));
             let bytes = entry.to_envelope(&at(&key), offset);
             prop_assert_eq!(&bytes[1..17], id.as_bytes());
@@ -287,7 +280,7 @@ mod tests {
             let lifetimes = Lifetimes::default();
             let (id, response_time) = (Token::unique(Inbox::unique()), Timestamp::from_micros(0));
             let (kind, cost, audience) = (Kind::Value, Duration::ZERO, Audience::Everyone);
-            let meta = Meta { kind, id, response_time, cost, lifetimes, codec: 0, audience };
+            let meta = Meta { kind, id, stamp: 0, response_time, cost, lifetimes, codec: 0, audience };
             let whole = Entry::new(meta, Bytes::new()).to_envelope(&at("k"), 0);
             prop_assert!(Entry::from_envelope(&at("k"), &whole.slice(..cut), 0).is_err());
         }
@@ -346,7 +339,7 @@ mod tests {
             assert_eq!(entry.meta().lifetimes.retain_for, Duration::from_secs(4));
             for length in [bytes.len(), Entry::encoded_up_to(3)] {
                 let mut again = BytesMut::new();
-                entry.encode_into(at.layout(), at.hash(), 0, 1_700_000_000_123_456, length, &mut again);
+                entry.encode_into(at.layout(), at.hash(), 0, length, &mut again);
                 assert_eq!(again, bytes[..length], "{} {number}", char::from(kind));
             }
         }

@@ -65,7 +65,7 @@ pub enum Leaves {
 /// fn reply(request: LeaseRequest, held: Option<(Lease, Duration)>, now: u64) -> LeaseReply {
 ///     match held {
 ///         Some((lease, remaining)) if lease.token != request.token => {
-///             LeaseReply::Wait { remaining, holder: lease.token, waiting: 0, registered: false, seen_alive: false }
+///             LeaseReply::Wait { remaining, holder: lease, waiting: 0, registered: false, seen_alive: false }
 ///         }
 ///         held => {
 ///             let new = Lease { token: request.token, stamp: now, second_name: false };
@@ -93,8 +93,9 @@ pub enum LeaseReply {
     Wait {
         /// The rest of the lease's TTL. After its end, the rest of [`MARKED_FOR`].
         remaining: Duration,
-        /// The token of the leader.
-        holder: Token,
+        /// The lease of the leader. An entry with a [higher stamp](super::Meta::stamp) is of a fetch that began after this
+        /// reply.
+        holder: Lease,
         /// Number of processes that wait. Waiters spread their next request by it.
         waiting: usize,
         /// Whether this process will be notified. It then asks again at the end of `remaining`. Otherwise it polls.

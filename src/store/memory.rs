@@ -123,7 +123,7 @@ impl MemoryStore {
                 LeaseSlot::Lease { lease, .. } if lease.token == request.token => {
                     return LeaseReply::Granted { lease, seen_alive, failures: held.failures };
                 }
-                LeaseSlot::Lease { lease: Lease { token: holder, .. }, ref mut is_marked } => {
+                LeaseSlot::Lease { lease: holder, ref mut is_marked } => {
                     if now >= held.blocks_until && !mem::replace(is_marked, true) {
                         held.set_end(now.after(MARKED_FOR));
                     }

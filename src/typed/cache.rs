@@ -2,7 +2,7 @@
 
 use super::{
     answer::AnswerForm,
-    call::{self, CallOptions, Outcome},
+    call::{self, CallOptions, Miss, Outcome},
     context::FetchOutcome,
     encoding::{CodecHandle, Encoding},
     head::TypedFetch,
@@ -13,7 +13,7 @@ use crate::{
     error::{BoxError, Error},
     guard::StampedeGuard,
     key::to_key::{self, KeyText, ToKey},
-    policy::Policy,
+    policy::{EarlyRefresh, Policy},
     telemetry::FrontEnd,
 };
 use futures_util::future::Either;
@@ -246,6 +246,74 @@ impl<V: Send + Sync + 'static> Cache<V> {
         found.await
     }
 
+    /// Returns a value that is fetched anew: its fetch begins after this call, in this process or another one. Calls that
+    /// come before a fetch begins share it, in the whole fleet. Until it is stored, readers get the value that the
+    /// cache has.
+    ///
+    /// ```
+    /// # #[derive(Clone)] struct Db;
+    /// # impl Db {
+    /// #     async fn rename(&self, _: i64, _: &str) -> Result<(), std::io::Error> { Ok(()) }
+    /// #     async fn user(&self, _: i64) -> Result<String, std::io::Error> { Ok("Ada".to_owned()) }
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (guard, db, id) = (stampede_guard::StampedeGuard::in_memory(), Db, 42);
+    /// let users = guard.cache::<String>("user");
+    /// # users.put(id, "A.".to_owned()).await?;
+    /// db.rename(id, "Ada").await?;
+    /// // The answer to this request has the new name, and no reader waits for it.
+    /// let user = users.refresh(id, async move || db.user(id).await).await?;
+    /// # guard.drain().await;
+    /// # assert_eq!((user, users.get(id).await?), ("Ada".to_owned(), Some("Ada".to_owned())));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A process that keeps a value warm calls it from time to time. If all processes do so, they share fetches only while
+    /// their calls overlap:
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() {
+    /// # let guard = stampede_guard::StampedeGuard::in_memory();
+    /// let rates = guard.cache::<f64>("rate");
+    /// let warm = async move {
+    ///     let mut every = tokio::time::interval(Duration::from_secs(30));
+    ///     loop {
+    ///         every.tick().await;
+    ///         if let Err(error) = rates.refresh("eur", async || Ok::<_, std::io::Error>(1.1)).await {
+    ///             eprintln!("{error}");
+    ///         }
+    ///     }
+    /// };
+    /// # let _ = tokio::time::timeout(Duration::from_secs(90), warm).await;
+    /// # assert_eq!(guard.stats().misses, 3 + 1);
+    /// # }
+    /// ```
+    ///
+    /// A fetch that is running when this is called does not count: this waits for its end, and fetches then. The value is
+    /// not stored if an invalidation, an expiry or a put overtakes the fetch, and if the store is unavailable: readers then
+    /// keep what the store has. A writer after which no reader may get the old value calls [`invalidate`](Self::invalidate)
+    /// or [`put`](Self::put). A value that is [private](crate::FetchOutcome::private) is fetched for each call.
+    ///
+    /// Cancellation as [`fetch`](Self::fetch): the fetch goes on.
+    ///
+    /// # Errors
+    ///
+    /// As [`fetch`](Self::fetch). The error of the fetch is the answer, and no stale value takes its place. While a fetch
+    /// that failed blocks the key for its [`failure_ttl`](StampedeGuard::failure_ttl), its error is the answer, too. Readers
+    /// keep the value.
+    pub async fn refresh<E, F, Fut>(&self, key: impl ToKey, fetch: F) -> Result<V, Error>
+    where
+        E: Into<BoxError> + 'static,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<V, E>> + Send + 'static,
+    {
+        self.entry(key).refresh(fetch).await
+    }
+
     /// Stores this value. From the moment at which this returns `Ok`, no value of an earlier fetch, put or invalidation is
     /// served in the whole fleet; a [near cache](StampedeGuard::near_cache) of another process is late by at most a round
     /// trip, or its [`max_age`](crate::NearCacheConfig::max_age). A fetch that is running is not interrupted, and its result
@@ -366,6 +434,11 @@ impl<V: Send + Sync + 'static> Cache<V> {
 
     pub(super) fn text(&self, key: &impl ToKey) -> KeyText {
         KeyText::new(&self.prefix, key)
+    }
+
+    pub(super) fn miss(&self, key: &KeyText, options: &CallOptions) -> Result<Miss<V, CodecHandle<V>>, Error> {
+        key.check()?;
+        Ok(call::miss(&self.guard, FrontEnd::Fetch, &self.encoding, key, options, EarlyRefresh::default()))
     }
 
     pub(super) fn hit_or_miss<A: AnswerForm<V>>(

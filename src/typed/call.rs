@@ -20,7 +20,7 @@ use crate::{
     error::{BoxError, Error},
     guard::StampedeGuard,
     key::{CacheKeyRef, to_key::KeyText},
-    policy::Policy,
+    policy::{EarlyRefresh, Policy},
     telemetry::FrontEnd,
 };
 use futures_util::future::Either;
@@ -75,14 +75,32 @@ where
     if let Some(hit) = guard.engine.peek(config, front_end, at, &policy, Timestamp::now()) {
         return Either::Left(hit);
     }
-    let mut resource = guard.resource_in(front_end, layout, key.to_key());
+    Either::Right(miss(guard, front_end, encoding, key, options, early_refresh))
+}
+
+/// Returns what resolves the key.
+#[inline]
+pub(super) fn miss<V, C>(
+    guard: &StampedeGuard,
+    front_end: FrontEnd,
+    encoding: &Encoding<C>,
+    key: &KeyText,
+    options: &CallOptions,
+    early_refresh: EarlyRefresh,
+) -> Miss<V, C>
+where
+    V: 'static,
+    C: Borrow<dyn ValueCodec<V>> + Clone,
+{
+    let policy_of_call = options.policy.as_deref().unwrap_or(&guard.config.policy);
+    let mut resource = guard.resource_in(front_end, encoding.layout, key.to_key());
     resource.deadline = options.deadline;
     resource.soft_until = options.soft_until.or_else(|| policy_of_call.soft_timeout.map(clock::deadline_after));
-    Either::Right(Miss {
+    Miss {
         resource,
         policy: TypedPolicy::new(encoding.clone(), early_refresh),
         fetch: TypedFetch { encoding: encoding.clone(), policy: options.policy.clone() },
-    })
+    }
 }
 
 impl<V, C> Miss<V, C>
@@ -126,6 +144,22 @@ where
             typed.head(&here, fetched)
         };
         resource.resolve(policy, IN_A_TASK, fetch)
+    }
+
+    /// Fetches the value anew, or shares a fetch that begins from now on. `fetch` gets what makes its context.
+    pub(super) fn refresh<A, E, F, Fut>(self, fetch: F) -> impl Future<Output = (Result<A, Error>, CacheStatus)> + Send
+    where
+        A: AnswerForm<V>,
+        E: Into<BoxError> + 'static,
+        F: FnOnce(&TypedFetch<C>, FetchMode) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<FetchOutcome<V>, E>> + Send + 'static,
+    {
+        let Self { resource, policy, fetch: typed } = self;
+        let fetch = move |mode: FetchMode, here: Arc<Resource>| async move {
+            let fetched = fetch(&typed, mode).await;
+            typed.head(&here, fetched)
+        };
+        resource.refresh(policy, fetch)
     }
 
     /// Returns what the store has, without a fetch.

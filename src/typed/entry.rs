@@ -292,6 +292,67 @@ impl<V: Send + Sync + 'static> CacheEntry<'_, V> {
         answer.map(|answer: Answer<V>| answer.with_status(status))
     }
 
+    /// Returns a value that is fetched anew, as [`Cache::refresh`] does. A [soft timeout](Self::soft_timeout) has no effect.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// # let guard = stampede_guard::StampedeGuard::in_memory();
+    /// use std::time::Duration;
+    ///
+    /// let rates = guard.cache::<f64>("rate");
+    /// let call = rates.entry("eur").timeout(Duration::from_secs(2));
+    /// assert_eq!(call.refresh(async || Ok::<_, std::io::Error>(1.1)).await?, 1.1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Cache::refresh`], cancellation included.
+    pub async fn refresh<E, F, Fut>(self, fetch: F) -> Result<V, Error>
+    where
+        E: Into<BoxError> + 'static,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<V, E>> + Send + 'static,
+    {
+        let miss = self.cache.miss(&self.key, &self.options)?;
+        miss.refresh(|_, _| async move { fetch().await.map(FetchOutcome::new) }).await.0
+    }
+
+    /// Like [`refresh`](Self::refresh), for a fetch that needs the context. If the origin says that the stored value has
+    /// not changed, that value is stored again as of now.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), stampede_guard::Error> {
+    /// # let guard = stampede_guard::StampedeGuard::in_memory();
+    /// use stampede_guard::{FetchContext, FetchOutcome};
+    ///
+    /// let pages = guard.cache::<String>("page");
+    /// pages.put("tea", FetchOutcome::new("<h1>".to_owned()).validator("v1")).await?;
+    /// let load = async |cx: FetchContext<String>| {
+    ///     assert_eq!(cx.validator(), Some(&b"v1"[..])); // sent to the origin, which answers "not modified"
+    ///     Ok::<_, std::io::Error>(cx.unchanged().expect("there is a validator"))
+    /// };
+    /// assert_eq!(pages.entry("tea").refresh_with(load).await?, "<h1>");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Cache::refresh`], cancellation included.
+    pub async fn refresh_with<E, F, Fut>(self, fetch: F) -> Result<V, Error>
+    where
+        E: Into<BoxError> + 'static,
+        F: FnOnce(FetchContext<V>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<FetchOutcome<V>, E>> + Send + 'static,
+    {
+        let miss = self.cache.miss(&self.key, &self.options)?;
+        miss.refresh(|typed, mode| fetch(typed.context(mode))).await.0
+    }
+
     #[allow(clippy::manual_async_fn, reason = "an `async fn` would move the key and the options once more")]
     fn in_a_task<A, E, F, Fut>(self, fetch: F) -> impl Future<Output = Result<A, Error>> + Send
     where

@@ -23,6 +23,7 @@ mod outage_cache;
 mod patience;
 mod put;
 mod reads;
+mod refresh;
 mod settings;
 mod share;
 mod sizes;

@@ -18,6 +18,7 @@ mod layouts;
 mod near;
 mod outage;
 mod put;
+mod refresh;
 mod takeover;
 mod validation;
 mod waiters;

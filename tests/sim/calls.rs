@@ -21,7 +21,10 @@ pub(crate) fn calls(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
             let enough = match plan.climate {
                 Climate::Calm => enough_in_a_fleet(plan, outcome, before, call),
                 Climate::Silence => enough_around_a_silence(plan, outcome, before, call),
-                Climate::StoreFailure if before.node == call.node && is_down(plan, call.node) => !overlap(before, call),
+                Climate::StoreFailure if before.node == call.node && is_down(plan, call.node) => {
+                    // A refresh opens a flight in place of the one that runs, which no caller joins any more.
+                    calls[..=number].iter().any(|other| replaces(before, other)) || !overlap(before, call)
+                }
                 Climate::StoreFailure | Climate::Shaky | Climate::Rough | Climate::Storm => true,
             };
             hold(enough, || format!("call {number} was one too many: {call:?} after {before:?}"))?;
@@ -40,12 +43,15 @@ fn is_wanted(outcome: &Outcome, call: &Call) -> bool {
     is_refresh || outcome.record.asked.iter().any(waits)
 }
 
-/// One call in the fleet until its value is stale, and never two of a node at a time.
+/// One call in the fleet until its value is stale, and never two of a node at a time. A refresh waits only for the end of
+/// the call before.
 fn enough_in_a_fleet(plan: &Plan, outcome: &Outcome, before: &Call, call: &Call) -> bool {
     if before.node == call.node && overlap(before, call) {
         return false;
     }
-    is_dropped(outcome, before) || is_spaced(plan, before, call)
+    is_dropped(outcome, before)
+        || call.how == How::Refreshing && !overlap(before, call)
+        || is_spaced(plan, before, call)
 }
 
 /// One call in the fleet, as without the silence. Exceptions: callers that ask while the store is silent, or have just
@@ -55,7 +61,11 @@ fn enough_around_a_silence(plan: &Plan, outcome: &Outcome, before: &Call, call: 
     let around = silence.start.saturating_sub(ms(300))..silence.end + ms(300);
     let may_fail_open = |call: &Call| outcome.record.asked[call.caller].at >= silence.start.saturating_sub(ms(300));
     let is_lost = before.ended.is_none_or(|ended| around.contains(&ended));
-    is_lost || may_fail_open(before) || may_fail_open(call) || is_spaced(plan, before, call)
+    is_lost
+        || call.how == How::Refreshing
+        || may_fail_open(before)
+        || may_fail_open(call)
+        || is_spaced(plan, before, call)
 }
 
 /// Reports whether the call ended with its caller.
@@ -74,7 +84,7 @@ pub(crate) fn dropped_flights(plan: &Plan, outcome: &Outcome) -> Result<(), Stri
         let (opened, dropped) = (asked[call.caller].at, call.ended.unwrap_or_default());
         let soon = dropped..dropped + ms(50) + plan.latency(call.node, Operation::GetOrLease);
         let joined = |joiner: &&Asked| {
-            let waits = joiner.answer.is_none_or(|(at, _)| at > soon.end);
+            let waits = !joiner.refreshes && joiner.answer.is_none_or(|(at, _)| at > soon.end);
             (joiner.key, joiner.node) == (call.key, call.node) && opened < joiner.at && joiner.at < dropped && waits
         };
         let asks = |event: &Event| {
@@ -100,7 +110,7 @@ pub(crate) fn fresh_hits(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
             _ => None,
         })
     };
-    for asked in outcome.record.asked.iter().filter(|asked| !asked.held && !asked.within) {
+    for asked in outcome.record.asked.iter().filter(|asked| !asked.held && !asked.within && !asked.refreshes) {
         let Some((answered, Answer::Value(_) | Answer::Error(_))) = asked.answer else { continue };
         let latency = plan.latency(asked.node, Operation::Get) + ms(2);
         let Some((_, stored, value)) = fills().filter(|(key, at, _)| *key == asked.key && *at <= asked.at).last()
@@ -129,6 +139,12 @@ pub(crate) fn fresh_hits(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
 
 fn is_spaced(plan: &Plan, before: &Call, call: &Call) -> bool {
     call.began >= before.ended.unwrap_or(Duration::MAX).saturating_add(plan.settings.fresh_for)
+}
+
+/// Reports whether the call is that of a refresh, which joined no flight of the call before.
+fn replaces(before: &Call, call: &Call) -> bool {
+    let is_refresh = call.how == How::Refreshing && call.began >= before.began && !std::ptr::eq(before, call);
+    is_refresh && (call.key, call.node) == (before.key, before.node)
 }
 
 fn overlap(before: &Call, call: &Call) -> bool {
@@ -164,8 +180,10 @@ fn longest(plan: &Plan, outcome: &Outcome, number: usize) -> Duration {
     let settings = &plan.settings;
     let own = outcome.record.calls.iter().filter(|call| call.caller == number);
     let own: Duration = own.map(|call| call.ended.map_or(Duration::ZERO, |ended| ended - call.began)).sum();
-    let step = settings.lease + 2 * STORE_TIMEOUT; // a lost message costs a lease
-    let work = work(plan);
+    // A refresh waits for an earlier call, may miss the one after it, and then calls.
+    let calls = if outcome.record.asked[number].refreshes { 3 } else { 1 };
+    let step = calls * (settings.lease + 2 * STORE_TIMEOUT); // a lost message costs a lease
+    let work = calls * work(plan);
     match plan.climate {
         Climate::Calm if settings.is_patient() => {
             let drops = plan.asks().filter(|ask| ask.how == How::Scoped && ask.patience.is_some()).count();

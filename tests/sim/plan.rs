@@ -112,6 +112,8 @@ pub(crate) enum How {
     Scoped,
     /// The fetch renews the stored value if the origin has no newer version.
     Validating,
+    /// The caller refreshes, as `Validating` fetches.
+    Refreshing,
     Private,
     NotStored,
 }
@@ -197,6 +199,7 @@ impl Plan {
             2 | 3 => How::Scoped,
             4 => How::Shared,
             5 | 6 => How::Validating,
+            _ if dice.field("refreshes").u8(0..4) == 0 => How::Refreshing,
             _ => How::Owned,
         };
         let ends = match dice.field("ends").u8(0..12) {

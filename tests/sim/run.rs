@@ -212,7 +212,7 @@ impl Fleet {
                 How::Owned => values.fetch(ask.key, call).await,
                 How::Shared => values.entry(ask.key).fetch_arc(call).await.map(|value| *Arc::as_ref(&value)),
                 How::Scoped => values.entry(ask.key).fetch_scoped(call).await,
-                How::Validating => {
+                How::Validating | How::Refreshing => {
                     let fetch = async move |cx: FetchContext<_>| {
                         let (value, is_unchanged) = call_with(cx.stale().copied()).await?;
                         Ok::<_, Down>(if is_unchanged {
@@ -221,7 +221,12 @@ impl Fleet {
                             FetchOutcome::new(value).validator("v")
                         })
                     };
-                    values.entry(ask.key).fetch_with(fetch).await
+                    let entry = values.entry(ask.key);
+                    if ask.how == How::Refreshing {
+                        entry.refresh_with(fetch).await
+                    } else {
+                        entry.fetch_with(fetch).await
+                    }
                 }
                 How::Private => {
                     values

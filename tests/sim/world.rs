@@ -65,7 +65,8 @@ pub(crate) struct Asked {
     pub(crate) within: bool,
     /// Whether its future is not polled for a while.
     pub(crate) held: bool,
-    /// The oldest version that it may get.
+    pub(crate) refreshes: bool,
+    /// The oldest version that it may get: for a refresh, the version of the origin at its call.
     pub(crate) floor: u64,
     pub(crate) answer: Option<(Duration, Answer)>,
 }
@@ -123,9 +124,10 @@ impl World {
 
     pub(crate) fn ask(&self, ask: &Ask, within: bool) -> usize {
         let mut record = self.record();
-        let Ask { node, key, held, .. } = *ask;
-        let (number, at, floor) = (record.asked.len(), record.now(), record.floors[node][key as usize]);
-        record.asked.push(Asked { key, node, at, within, held: held.is_some(), floor, answer: None });
+        let Ask { node, key, held, how, .. } = *ask;
+        let (number, at, refreshes) = (record.asked.len(), record.now(), how == How::Refreshing);
+        let floor = if refreshes { record.version(key) } else { record.floors[node][key as usize] };
+        record.asked.push(Asked { key, node, at, within, held: held.is_some(), refreshes, floor, answer: None });
         record.say(format_args!("node {node}: caller {number} asks for k{key}"));
         number
     }

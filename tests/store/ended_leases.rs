@@ -54,7 +54,7 @@ async fn lead_briefly(store: &dyn Store, key: &CacheKey) -> Lease {
 async fn mark(store: &dyn Store, key: &CacheKey, lease: Lease) -> Duration {
     loop {
         match ask(store, key, LONG, None).await.1 {
-            LeaseReply::Wait { remaining, holder, .. } if holder == lease.token => match remaining {
+            LeaseReply::Wait { remaining, holder, .. } if holder.token == lease.token => match remaining {
                 // The first reply after the end: a lease that runs has less time left.
                 remaining if remaining > SHORT => return remaining,
                 remaining => tokio::time::sleep(remaining).await,
@@ -73,8 +73,7 @@ async fn ended_lease_is_marked_and_then_taken(store: &dyn Store) {
     let remaining = mark(store, &key, late).await;
     assert!(remaining <= MARKED_FOR, "{remaining:?}");
     let again = ask(store, &key, LONG, None).await.1;
-    let is_marked =
-        matches!(again, LeaseReply::Wait { holder, remaining, .. } if holder == late.token && remaining <= MARKED_FOR);
+    let is_marked = matches!(again, LeaseReply::Wait { holder, remaining, .. } if holder.token == late.token && remaining <= MARKED_FOR);
     assert!(is_marked || marked.elapsed() > MARKED_FOR, "{again:?}");
     let next = lead_when_free(store, &key, LONG).await;
     assert!(marked.elapsed() >= MARKED_FOR && next.stamp > late.stamp);

@@ -18,6 +18,7 @@ macro_rules! store_suite {
         $crate::store_suite!($name, $store;
             filled_entry_can_be_read
             second_lease_request_waits_for_first
+            later_lease_has_a_higher_stamp_than_the_one_waited_for
             repeated_lease_request_is_granted_again
             fill_needs_token_and_stamp_of_lease
             repeated_fill_reports_stored
@@ -84,6 +85,12 @@ pub(crate) fn entry(id: Token, kind: Kind, payload: &'static str) -> Entry {
     Entry::new(meta, Bytes::from_static(payload.as_bytes()))
 }
 
+/// Returns a value with the token and the stamp of the lease.
+pub(crate) fn entry_under(lease: Lease, payload: &'static str) -> Entry {
+    let entry = entry(lease.token, Kind::Value, payload);
+    Entry::new(Meta { stamp: lease.stamp, ..*entry.meta() }, entry.payload().clone())
+}
+
 pub(crate) async fn ask(
     store: &dyn Store,
     key: &CacheKey,
@@ -104,8 +111,7 @@ pub(crate) async fn lead(store: &dyn Store, key: &CacheKey, span: Duration) -> L
 }
 
 pub(crate) async fn fill(store: &dyn Store, key: &CacheKey, lease: Lease, payload: &'static str) -> FillOutcome {
-    let entry = entry(lease.token, Kind::Value, payload);
-    fill_by(store, key, FillCondition::Lease(lease), entry).await
+    fill_by(store, key, FillCondition::Lease(lease), entry_under(lease, payload)).await
 }
 
 pub(crate) async fn fill_by(store: &dyn Store, key: &CacheKey, right: FillCondition, entry: Entry) -> FillOutcome {
@@ -137,14 +143,14 @@ pub(crate) async fn filled_entry_can_be_read(store: &dyn Store) {
     let key = fresh("filled");
     assert!(store.get(&key).await.expect("an answer").is_none());
     let lease = lead(store, &key, LONG).await;
-    let filled = entry(lease.token, Kind::Value, "v");
+    let filled = entry_under(lease, "v");
     assert_eq!(fill_by(store, &key, FillCondition::Lease(lease), filled.clone()).await, FillOutcome::Stored);
     let read = store.get(&key).await.expect("an answer").expect("an entry");
     assert_eq!(read.payload().bytes(), "v");
     let (read, filled) = (read.meta(), filled.meta());
     assert_eq!(
-        (read.kind, read.id, read.codec, read.lifetimes),
-        (filled.kind, filled.id, filled.codec, filled.lifetimes)
+        (read.kind, read.id, read.stamp, read.codec, read.lifetimes),
+        (filled.kind, filled.id, lease.stamp, filled.codec, filled.lifetimes)
     );
     let drift = read.response_time.since(filled.response_time).max(filled.response_time.since(read.response_time));
     assert!(drift < Duration::from_secs(1), "the response time is kept: {drift:?}");
@@ -156,8 +162,28 @@ pub(crate) async fn second_lease_request_waits_for_first(store: &dyn Store) {
     let key = fresh("held");
     let lease = lead(store, &key, LONG).await;
     let LeaseReply::Wait { remaining, holder, .. } = ask(store, &key, LONG, None).await.1 else { panic!("no wait") };
-    assert_eq!(holder, lease.token);
+    assert_eq!((holder.token, holder.stamp), (lease.token, lease.stamp));
     assert!(remaining <= LONG && remaining > LONG / 2, "{remaining:?}");
+}
+
+/// By the stamps a refresh tells a fetch that has begun since it asked from the one that it has met.
+pub(crate) async fn later_lease_has_a_higher_stamp_than_the_one_waited_for(store: &dyn Store) {
+    let key = fresh("stamps");
+    let mut seen = None;
+    for _ in 0..5 {
+        let (token, granted) = ask(store, &key, LONG, seen).await;
+        let LeaseReply::Granted { lease, .. } = granted else { panic!("not granted: {granted:?}") };
+        let LeaseReply::Wait { holder: met, .. } = ask(store, &key, LONG, seen).await.1 else { panic!("no wait") };
+        fill(store, &key, lease, "first").await;
+        let first = store.get(&key).await.expect("an answer").expect("an entry");
+        assert_eq!((met.stamp, first.meta().stamp), (lease.stamp, lease.stamp));
+        let (_, granted) = ask(store, &key, LONG, Some(token)).await;
+        let LeaseReply::Granted { lease, .. } = granted else { panic!("not granted: {granted:?}") };
+        fill(store, &key, lease, "second").await;
+        let second = store.get(&key).await.expect("an answer").expect("an entry");
+        assert!(second.meta().stamp > met.stamp, "{second:?}");
+        seen = Some(second.meta().id);
+    }
 }
 
 pub(crate) async fn repeated_lease_request_is_granted_again(store: &dyn Store) {
@@ -444,7 +470,7 @@ pub(crate) async fn layouts_share_leases_but_not_entries(store: &dyn Store) {
         let LeaseReply::Wait { holder, .. } = ask(store, &of(layout + 1), LONG, None).await.1 else {
             panic!("the layouts have separate leases")
         };
-        assert_eq!(holder, lease.token);
+        assert_eq!(holder.token, lease.token);
         fill(store, &of(layout), lease, text).await;
     }
     for (layout, text) in layouts {

@@ -193,10 +193,13 @@ impl<'a> Call<'a> {
 
     /// Decides what the state of a flight means for a caller that waited for it.
     fn on_outcome(&mut self, state: Progress, waiter: &Waiter) -> Attempt {
-        match state {
+        let is_error = matches!(state, Progress::Found(Err(_)) | Progress::Unshared(Unshared::Error(..)));
+        // The fetch may have begun before this refresh was called.
+        let is_early = waiter.state().begun() < self.policy.since() && !is_error;
+        match if is_early { Progress::Abandoned } else { state } {
             Progress::Found(Err(error)) => match self.resource().config.on_store_failure {
                 StoreFailure::FailOpen => {
-                    self.local = Some(LeadMode::StoreDown(NotStored::because_of(&error)));
+                    self.local = Some(LeadMode::Local(Some(NotStored::because_of(&error))));
                     self.unanswered = Some(waiter.state().clone());
                     Attempt::Again
                 }
@@ -214,7 +217,7 @@ impl<'a> Call<'a> {
             Progress::Shared(value) | Progress::HeadersReady(Some(value)) => self.on_shared(&value),
             Progress::Unshared(result) => self.on_unshared(result, waiter),
             Progress::Running | Progress::Queued | Progress::HeadersReady(None) | Progress::Abandoned => {
-                if let Some(LeadMode::StoreDown(_)) = self.local {
+                if let Some(LeadMode::Local(Some(_))) = self.local {
                     self.local = None; // the store may be back
                 }
                 Attempt::Again
@@ -250,7 +253,7 @@ impl<'a> Call<'a> {
                 None => return self.unusable(),
             }
         }
-        let is_newer = entry.meta().response_time >= self.requested_at;
+        let is_newer = self.policy.since() > 0 || entry.meta().response_time >= self.requested_at;
         let answer = match self.policy.evaluate(entry, now) {
             Reuse::Miss | Reuse::Revalidate if is_newer => {
                 self.policy.decode(entry, now).map_or(Reuse::Bypass, Reuse::Serve)
@@ -275,7 +278,7 @@ impl<'a> Call<'a> {
             Reuse::Bypass => Attempt::Alone(BypassReason::ForOthers),
             // The response is too old. Its body may take long, and holds the lease until its end.
             _ => {
-                self.local = Some(LeadMode::Local);
+                self.local = Some(LeadMode::Local(None));
                 self.unusable()
             }
         }

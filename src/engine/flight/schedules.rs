@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-const ANY: JoinCriteria = JoinCriteria { nested: false, incomplete_only: false, deadline: None };
+const ANY: JoinCriteria = JoinCriteria { nested: false, incomplete_only: false, deadline: None, since: 0 };
 const NESTED: JoinCriteria = JoinCriteria { nested: true, ..ANY };
 
 const SCOPES: [Scope; 2] = [Scope::Fleet, Scope::Local];

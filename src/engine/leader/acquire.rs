@@ -17,8 +17,7 @@ use crate::{
     store::{
         entry::Entry,
         error::StoreError,
-        lease::{LeaseReply, LeaseRequest},
-        token::Token,
+        lease::{Lease, LeaseReply, LeaseRequest},
         wake::Listener,
     },
     sync::newest_first,
@@ -34,8 +33,9 @@ use tokio::{
 #[derive(Default)]
 struct LeaseWait {
     polls: u32,
-    /// The leaders of other processes that this one has waited for, by the tokens of their leases.
-    awaited: Vec<Token>,
+    /// The leases of other processes that this leader has waited for, each with the
+    /// [number](crate::versions::Versions::now) of the question that has met it.
+    awaited: Vec<(Lease, u64)>,
     was_disconnected: bool,
     /// The longest pause for which the first wake-up is relied on.
     first_pause: Duration,
@@ -59,6 +59,7 @@ impl Leader {
         let mut wait = LeaseWait { first_pause, ..LeaseWait::default() };
         loop {
             let breaker_changed = resource.engine.breakers.changed(); // before the request, so that no opening is missed
+            let asked = resource.engine.versions.now();
             let reply = self.ask(true, permit).await;
             if self.flight.is_deserted() {
                 return Err(Progress::Abandoned); // the last caller has left during the request
@@ -71,10 +72,10 @@ impl Leader {
                 },
                 Ok(LeaseReply::Wait { remaining, holder, waiting, registered, .. }) => {
                     wait.timed.get_or_insert_with(|| telemetry::waiting(&resource.config.meter));
-                    if !wait.awaited.contains(&holder) {
-                        wait.awaited.push(holder);
-                        if permit.listener.is_orphaned_lease(holder) {
-                            let _ = Box::pin(resource.release(holder, None)).await; // its leader was dropped
+                    if wait.awaited.iter().all(|(awaited, _)| awaited.token != holder.token) {
+                        wait.awaited.push((holder, asked));
+                        if permit.listener.is_orphaned_lease(holder.token) {
+                            let _ = Box::pin(resource.release(holder.token, None)).await; // its leader was dropped
                             continue;
                         }
                     }
@@ -146,11 +147,20 @@ impl Leader {
     }
 
     /// Decides what an entry that the store returned means for the flight. `None`: asks again.
-    fn on_entry(&mut self, entry: Entry, awaited: &[Token]) -> Option<Progress> {
+    fn on_entry(&mut self, entry: Entry, awaited: &[(Lease, u64)]) -> Option<Progress> {
         let now = Timestamp::now();
-        // An entry that this flight waited for counts, however short its lifetime is, unless it has expired by request. Otherwise the waiters would lead
-        // one after another.
-        if awaited.contains(&entry.meta().id) && !entry.has_expired() && self.policy.decode(&entry, now).is_some() {
+        // An entry that this flight waited for counts, however short its lifetime is, unless it has expired by request.
+        // Otherwise the waiters would lead one after another.
+        let waited_for = match self.policy.since() {
+            0 => awaited.iter().find(|(lease, _)| lease.token == entry.meta().id),
+            // For a refresh, the fetch under the first lease that it met may have begun before its call.
+            _ => awaited.first().filter(|(first, _)| entry.meta().stamp > first.stamp),
+        };
+        if let Some((_, asked)) = waited_for
+            && !entry.has_expired()
+            && self.policy.decode(&entry, now).is_some()
+        {
+            self.flight.set_begun(*asked);
             return Some(Progress::Filled(Arc::new(entry.into())));
         }
         // Each waiter evaluates the entry for itself.

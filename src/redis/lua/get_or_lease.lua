@@ -2,7 +2,7 @@
 -- KEYS  V L W: the name that the layout uses, the lease, and the other name of the layout
 -- ARGV  token16, px of L, seen16|'', inbox8|'', max_inboxes, keep_ms7, key hash16 layout8
 -- {1, entry} Hit | {1} Hit, to be read by GET; with 2 instead of 1 under W | stamp16 alive1 fails1 other1, as one string,
--- Granted; with other '1' to fill W | {3, rest_ms, holder16, inboxes, registered, alive} Wait
+-- Granted; with other '1' to fill W | {3, rest_ms, holder16 stamp16, inboxes, registered, alive} Wait
 -- {4, retry_ms, report, alive} Failed
 -- An entry begins with kind1 id16 and ARGV[7], in every version of this crate, and so do L and the messages keep their form.
 -- L is 'H' token16 stamp16 fails1 mark1 keep_ms7 inbox8* for a lease, 'F' fails1 keep_ms6 report for a failure marker.
@@ -50,7 +50,7 @@ if ttl >= 0 then
           registered, waiting = 1, waiting + 1
         end
       end
-      return {3, rest, l:sub(2, 17), waiting, registered, alive}
+      return {3, rest, l:sub(2, 33), waiting, registered, alive}
     end
   elseif kind == 'F' then
     local keep = tonumber(l:sub(3, 8)) or 0

@@ -4,7 +4,7 @@ use crate::{Files, Findings};
 use std::collections::BTreeMap;
 
 /// Maximum number of code lines of the library. To be lowered with the library.
-const LINES: usize = 17925;
+const LINES: usize = 18007;
 
 /// Maximum number of code lines of each module. To be lowered with the module.
 const MODULE_LINES: [(&str, usize); 31] = [
@@ -13,7 +13,7 @@ const MODULE_LINES: [(&str, usize); 31] = [
     ("clock", 69),
     ("codec", 388),
     ("config", 255),
-    ("engine", 3697),
+    ("engine", 3723),
     ("error", 140),
     ("file_values", 24),
     ("fingerprint", 420),
@@ -30,13 +30,13 @@ const MODULE_LINES: [(&str, usize); 31] = [
     ("operations", 31),
     ("outage_cache", 118),
     ("policy", 147),
-    ("redis", 3190),
+    ("redis", 3193),
     ("settings", 191),
-    ("store", 1223),
+    ("store", 1216),
     ("sync", 476),
     ("telemetry", 953),
     ("testing", 678),
-    ("typed", 903),
+    ("typed", 963),
     ("uncached", 68),
     ("versions", 94),
 ];

@@ -3,7 +3,7 @@
 -- KEYS  V L, and the other name of V, which is not used: one layout is all that the tests of locks have
 -- ARGV  token16, px of L, seen16|'', inbox8|'', max_inboxes, keep_ms7 (0), key hash16 layout8, 'take' if this process has acquired the lock
 --       | 'look' if another process holds it
--- {1, entry} Hit | {1} Hit, to be read by GET | stamp16 alive1 fails1 '0', as one string, Granted | {3, rest_ms, holder16, inboxes, registered, alive} Wait
+-- {1, entry} Hit | {1} Hit, to be read by GET | stamp16 alive1 fails1 '0', as one string, Granted | {3, rest_ms, holder16 stamp16, inboxes, registered, alive} Wait
 -- {4, retry_ms, report, alive} Failed
 -- L is 'H' token16 stamp16 fails1 mark1 keep_ms7 inbox8* for a lease, 'F' fails1 keep_ms6 report for a failure marker, as
 -- for get_or_lease.lua. Under a lock no lease is kept after its end.
@@ -34,7 +34,7 @@ if ttl >= 0 then
           registered, waiting = 1, waiting + 1
         end
       end
-      return {3, ttl, l:sub(2, 17), waiting, registered, alive}
+      return {3, ttl, l:sub(2, 33), waiting, registered, alive}
     end
     -- The lease belongs to a lock that was released since. Its waiters keep waiting.
     fails, inboxes = l:sub(34, 34), l:sub(43)
@@ -44,9 +44,9 @@ if ttl >= 0 then
     fails = l:sub(2, 2)
   end
 end
--- The holder of the lock has not acquired the lease yet, or has just ended it.
-if ARGV[8] == 'look' then return {3, ARGV[2], string.rep('.', 16), 0, 0, alive} end
 local now = redis.call('TIME')
 local stamp = ('000000000' .. now[1]):sub(-10) .. ('00000' .. now[2]):sub(-6)
+-- The holder of the lock has not acquired the lease yet, or has just ended it.
+if ARGV[8] == 'look' then return {3, ARGV[2], string.rep('.', 16) .. stamp, 0, 0, alive} end
 redis.call('SET', KEYS[2], 'H' .. ARGV[1] .. stamp .. fails .. '0' .. ARGV[6] .. inboxes, 'PX', ARGV[2])
 return stamp .. alive .. fails .. '0'

@@ -209,7 +209,7 @@ async fn lease_outlives_requested_span_with_every_recipe() {
         assert_eq!(a.extend(&key, lease, 1000 * SECOND).await.expect("an answer"), LeaseStatus::Held, "{recipe}");
         tokio::time::sleep(2 * span).await;
         let waits = lead(&b, &key, span, None).await;
-        assert!(matches!(waits, LeaseReply::Wait { holder, .. } if holder == lease.token), "{recipe}: {waits:?}");
+        assert!(matches!(waits, LeaseReply::Wait { holder, .. } if holder.token == lease.token), "{recipe}: {waits:?}");
         assert_eq!(fill(&a, &key, lease, "v").await, FillOutcome::Stored, "{recipe}");
     });
     join_all(each).await;
