@@ -54,15 +54,15 @@ impl Resource {
         let not_stored = not_acknowledged("the put was not acknowledged");
         let put = engine.tasks.spawn(async move {
             let mut permit = FillPermit::new(Arc::new(self.clone()));
+            // Without the stamp of its lease, because the value may be older than a refresh that waits.
             let meta = Meta::new(Kind::Value, permit.token(), Timestamp::now());
-            let fill_set = |stamp| FillSet::new(Meta { stamp, ..meta }, store_as.clone(), payload.clone(), &[]);
-            let can_keep = self.can_keep(&fill_set(0));
+            let fill_set = FillSet::new(meta, store_as, payload, &[]);
+            let can_keep = self.can_keep(&fill_set);
             let request = LeaseRequest::new(meta.id, self.config.lease_ttl);
             let leaves = if can_keep { Leaves::Lease(request) } else { Leaves::Nothing };
             let lease = self.request_invalidation(leaves).await.map_err(not_stored)?;
             permit.right = lease.map_or(FillRight::None, FillRight::Lease);
             if let Some(lease) = lease {
-                let fill_set = fill_set(lease.stamp);
                 self.fill(FillCondition::Lease(lease), &fill_set).await.map_err(not_stored)?;
                 permit.right = FillRight::None;
             }

@@ -42,7 +42,7 @@ pub struct Meta {
     pub kind: Kind,
     /// The token of its fill, which distinguishes it from the entries before and after.
     pub id: Token,
-    /// The [stamp](crate::store::Lease::stamp) of the lease under which it is filled. 0 without a lease.
+    /// The [stamp](crate::store::Lease::stamp) of the lease under which it was fetched. 0 without a lease, and for a put.
     pub stamp: u64,
     /// The response time: when the fetch had answered. The age of the entry counts from here.
     pub response_time: Timestamp,

@@ -6,7 +6,7 @@
 //! 17..33   key hash: a reply that belongs to another request is a miss
 //! 33..41   layout: an entry of another layout may have the same name
 //! 41..49   start of the fetch, on the clock of the store, in microseconds
-//! 49..57   stamp of the lease under which the entry was filled; 0 without a lease
+//! 49..57   stamp of the lease under which the entry was fetched; 0 without a lease, and for a put
 //! 57..65   cost in microseconds
 //! 65..73   freshness lifetime, in milliseconds; then stale-while-revalidate, stale-if-error, and `retain_for`
 //! 97..105  codec and type of a value; audience of a marker: 0 everyone, otherwise the group, of 32 bits

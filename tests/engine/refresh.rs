@@ -8,7 +8,10 @@ use stampede_guard::{
         Operation::{Fill, Get, GetOrLease, Invalidate},
     },
 };
-use tokio::{task::JoinHandle, time::sleep};
+use tokio::{
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
 
 type Refreshed = JoinHandle<Result<usize, stampede_guard::Error>>;
 
@@ -87,7 +90,7 @@ async fn refresh_takes_no_value_of_a_fetch_that_is_running() {
     }
 }
 
-/// Seen to fail (two calls more) if each process takes only the value of its own fetch.
+/// Seen to fail (a value of a later call) if each process takes only the value of its own fetch.
 #[tokio::test(start_paused = true)]
 async fn refreshes_share_the_next_fetch_in_the_fleet() {
     let (server, origin) = (FakeRedis::new(), Origin::gated());
@@ -102,6 +105,24 @@ async fn refreshes_share_the_next_fetch_in_the_fleet() {
         assert_eq!(value(call).await, 2);
     }
     assert_eq!(origin.calls(), 2);
+}
+
+/// Readers join no flight of refreshes, which would have them wait for the second call.
+#[tokio::test(start_paused = true)]
+async fn reader_does_not_wait_for_the_fetch_of_a_refresh() {
+    let (server, origin) = (FakeRedis::new(), Origin::gated());
+    let caches = [(); 2].map(|()| rates(&server.node().guard()));
+    let fetched = fetch(&caches[0], &origin);
+    origin.arrived(1).await;
+    let refreshed = refresh(&caches[1], &origin);
+    sleep(MS).await;
+    let read = fetch(&caches[1], &origin);
+    sleep(MS).await;
+    origin.release(1);
+    assert_eq!(value(fetched).await, 1);
+    assert_eq!(timeout(SECOND, value(read)).await.expect("the first fetch answers it"), 1);
+    origin.open();
+    assert_eq!((value(refreshed).await, origin.calls()), (2, 2));
 }
 
 /// The entry is of a fetch that had begun before the call, and the refresh has heard of no lease.
@@ -167,7 +188,8 @@ async fn refresh_that_fails_is_an_error_and_readers_keep_the_value() {
     }
 }
 
-/// Seen to fail (the value of the first one) if a refresh joins any local flight, and if it takes a result that is kept.
+/// Seen to fail (no second call) if a refresh joins any local flight, and (the earlier value) if it takes a result that is
+/// kept.
 #[tokio::test(start_paused = true)]
 async fn refresh_without_the_store_takes_no_earlier_result() {
     let (node, origin) = (FakeRedis::new().node(), Origin::gated());
@@ -340,4 +362,30 @@ async fn refresh_waits_for_a_put_and_fetches_then() {
     gate.open();
     put.await.expect("no panic").expect("acknowledged");
     assert_eq!(value(refreshed).await, 1);
+}
+
+/// The put had its value before the call, and takes the lease from the fetch that the refresh waits for.
+///
+/// Seen to fail (the value of the put) if a put has the stamp of its lease.
+#[tokio::test(start_paused = true)]
+async fn refresh_takes_no_value_of_a_put_from_before_its_call() {
+    let (server, origin) = (FakeRedis::new(), Origin::gated());
+    let nodes = [server.node(), server.node(), server.node()];
+    let caches = nodes.each_ref().map(|node| rates(&node.guard()));
+    let fetched = fetch(&caches[0], &origin);
+    origin.arrived(1).await;
+    nodes[2].once(Invalidate, Fault::RequestDelayed(10 * MS));
+    let put = tokio::spawn({
+        let cache = caches[2].clone();
+        async move { cache.put(7, 70).await }
+    });
+    while nodes[2].asked(Invalidate) == 0 {
+        sleep(MS).await;
+    }
+    let refreshed = refresh(&caches[1], &origin);
+    asks_again(&nodes[1], 0).await;
+    put.await.expect("no panic").expect("acknowledged");
+    assert_eq!(get(&caches[1]).await, Some(70));
+    origin.open();
+    assert_eq!((value(fetched).await, value(refreshed).await), (1, 2));
 }

@@ -41,8 +41,6 @@ fn refresh(cache: &Cache<Vec<u8>>, origin: &Origin) -> JoinHandle<Result<Vec<u8>
     tokio::spawn(async move { cache.refresh(1, async move || Ok::<_, Down>(value(origin.call().await))).await })
 }
 
-/// Seen to fail (a call of each process) if no process takes the value of another one, and (the first value) if any
-/// entry of another process counts.
 #[tokio::test]
 async fn refreshes_of_three_processes_share_the_next_fetch() {
     let server = RedisServer::start();

@@ -144,7 +144,7 @@ impl Step<'_> {
         self.world.writers[w] = Writer::Rests;
         if let (Request::Put { token, version }, Reply::Lead(LeaseReply::Granted { stamp, .. }, _)) = (request, reply) {
             let content = Content::Value(version);
-            let f = self.begin(w, Phase::Filling { token, stamp, content, again: false }, None);
+            let f = self.begin(w, Phase::Filling { token, stamp, content, again: false, puts: true }, None);
             self.flight(w, f).call = Some(Call::Sent);
         }
     }

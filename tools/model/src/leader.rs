@@ -327,7 +327,8 @@ impl Step<'_> {
             return self.end(p, f);
         }
         let flight = self.flight(p, f);
-        (flight.phase, flight.call) = (Phase::Filling { token, stamp, content, again: false }, Some(Call::Sent));
+        flight.phase = Phase::Filling { token, stamp, content, again: false, puts: false };
+        flight.call = Some(Call::Sent);
         (flight.seen, flight.stands, flight.stood) = (None, None, 0);
     }
 

@@ -33,7 +33,7 @@ pub(crate) struct Entry {
     pub(crate) id: Token,
     pub(crate) content: Content,
     pub(crate) age: Age,
-    /// Whether it was filled under a lease, whose stamp it has. A fill that replaces a marker has none.
+    /// Whether it was fetched under a lease, whose stamp it has. A put, and a fill that replaces a marker, have none.
     pub(crate) has_stamp: bool,
 }
 

@@ -221,6 +221,8 @@ pub(crate) enum Phase {
         stamp: Stamp,
         content: Content,
         again: bool,
+        /// Whether the value is that of a put.
+        puts: bool,
     },
     /// The fetch failed, and the flight asks whether its entry is still stored.
     Releasing {

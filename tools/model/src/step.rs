@@ -53,10 +53,10 @@ impl<'a> Step<'a> {
                 Request::GetOrLease { token, seen, notify: !flight.background }
             }
             Phase::Leading { token, stamp, .. } => Request::Extend { token, stamp },
-            Phase::Filling { token, stamp, content, .. } => Request::Fill {
-                condition: FillCondition::Lease(token, stamp),
-                entry: Entry { id: token, content, age: Age::Fresh, has_stamp: true },
-            },
+            Phase::Filling { token, stamp, content, puts, .. } => {
+                let entry = Entry { id: token, content, age: Age::Fresh, has_stamp: !puts };
+                Request::Fill { condition: FillCondition::Lease(token, stamp), entry }
+            }
             Phase::Releasing { token } => Request::Release { token, failure_marker: true },
             Phase::Waiting | Phase::Local { .. } => unreachable!("the flight has no request"),
         }
