@@ -7,7 +7,7 @@
 //! | the answer | what the router does |
 //! |---|---|
 //! | `MOVED` | asks the node that has said so, and sends the command again |
-//! | `ASK` | sends `ASKING` and the command to the named node, in one write; asks for that node if it is unknown |
+//! | `ASK` | sends `ASKING` and the command to the named node, in one write; asks for that node if it is unknown; to a pipeline: returns it |
 //! | none: an error of the connection, a caller that has given up, a server that serves no client | asks the nodes in the background, until commands are answered |
 //! | any other | returns it |
 
@@ -97,7 +97,8 @@ impl CommandLink for Router {
                 }
                 let Err(error) = answer else { return answer };
                 redirections += 1;
-                if !matches!(error.kind(), MOVED | ASK) || redirections > MAX_REDIRECTIONS {
+                let is_refused = matches!((error.kind(), request), (ASK, Request::Pipeline(_)));
+                if is_refused || !matches!(error.kind(), MOVED | ASK) || redirections > MAX_REDIRECTIONS {
                     return Err(error);
                 }
                 self.cluster.ask(&node).await?;
