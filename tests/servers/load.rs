@@ -24,12 +24,25 @@ use tokio::{
 struct Value {
     key: String,
     version: AtomicUsize,
-    /// The versions whose invalidations were acknowledged, and when.
-    acknowledged: std::sync::Mutex<BTreeMap<usize, Instant>>,
+    /// The versions whose invalidations were acknowledged, with their guards and times.
+    acknowledged: std::sync::Mutex<BTreeMap<usize, (usize, Instant)>>,
+    /// When each guard has last fetched which version.
+    fetched: std::sync::Mutex<BTreeMap<(usize, usize), Instant>>,
     /// Held for a request by each guard, because a caller may join a lookup that is older than an invalidation.
     asking: [Mutex<()>; 2],
     /// Held for an invalidation.
     changing: Mutex<()>,
+}
+
+/// An answer that was older than an invalidation that was acknowledged before its request.
+struct Stale {
+    began: Instant,
+    /// For how long the invalidation had been acknowledged.
+    age: Duration,
+    /// Whether its guard has requested the invalidation.
+    is_own: bool,
+    /// How long before its guard has last fetched it, if it has.
+    fetched_before: Option<Duration>,
 }
 
 /// What two guards have got, from the two of them as from two processes.
@@ -40,8 +53,7 @@ pub(crate) struct Load {
     calls: AtomicUsize,
     failed: AtomicUsize,
     wrong: AtomicUsize,
-    stale: AtomicUsize,
-    oldest_micros: AtomicUsize,
+    stale: std::sync::Mutex<Vec<Stale>>,
     invalidations: AtomicUsize,
     not_acknowledged: AtomicUsize,
     slowest_micros: AtomicUsize,
@@ -57,8 +69,7 @@ impl Load {
             calls: AtomicUsize::new(0),
             failed: AtomicUsize::new(0),
             wrong: AtomicUsize::new(0),
-            stale: AtomicUsize::new(0),
-            oldest_micros: AtomicUsize::new(0),
+            stale: std::sync::Mutex::default(),
             invalidations: AtomicUsize::new(0),
             not_acknowledged: AtomicUsize::new(0),
             slowest_micros: AtomicUsize::new(0),
@@ -75,6 +86,7 @@ impl Load {
             load.calls.fetch_add(1, Relaxed);
             let version = load.values[key].version.load(SeqCst);
             tokio::time::sleep(5 * MS).await;
+            load.values[key].fetched.lock().expect("no panic").insert((guard, version), Instant::now());
             Ok::<_, Down>((key, version))
         };
         let answer = self.guards[guard].fetch(&value.key, fetch).await;
@@ -85,11 +97,13 @@ impl Load {
             Ok((answered, _)) if answered != key => _ = self.wrong.fetch_add(1, Relaxed),
             Ok((_, version)) => {
                 let acknowledged = value.acknowledged.lock().expect("no panic");
-                let next = acknowledged.range(version + 1..).next();
-                // Not positive if the request began before.
-                let age = next.map_or(Duration::ZERO, |(_, at)| began.saturating_duration_since(*at));
-                self.stale.fetch_add(usize::from(!age.is_zero()), Relaxed);
-                self.oldest_micros.fetch_max(usize::try_from(age.as_micros()).expect("short"), Relaxed);
+                let before = acknowledged.range(version + 1..).map(|(_, of)| *of).filter(|(_, at)| *at < began);
+                let Some(at) = before.clone().map(|(_, at)| at).min() else { return };
+                let is_own = before.clone().any(|(by, _)| by == guard);
+                let fetched = value.fetched.lock().expect("no panic").get(&(guard, version)).copied();
+                let fetched_before = fetched.map(|at| began.saturating_duration_since(at));
+                let stale = Stale { began, age: began - at, is_own, fetched_before };
+                self.stale.lock().expect("no panic").push(stale);
             }
         }
     }
@@ -100,7 +114,7 @@ impl Load {
         let version = value.version.fetch_add(1, SeqCst) + 1;
         self.invalidations.fetch_add(1, Relaxed);
         match self.guards[guard].invalidate(value.key.clone()).await {
-            Ok(()) => _ = value.acknowledged.lock().expect("no panic").insert(version, Instant::now()),
+            Ok(()) => _ = value.acknowledged.lock().expect("no panic").insert(version, (guard, Instant::now())),
             Err(_) => _ = self.not_acknowledged.fetch_add(1, Relaxed),
         }
     }
@@ -142,6 +156,11 @@ impl Load {
             of(&self.invalidations),
             of(&self.not_acknowledged),
         );
+        let stale = self.stale.lock().expect("no panic");
+        println!("{what}: {} stale", stale.len());
+        for Stale { age, is_own, fetched_before, .. } in &*stale {
+            println!("{age:?}, own: {is_own}, fetched {fetched_before:?} before");
+        }
         assert_eq!((of(&self.failed), of(&self.wrong)), (0, 0), "failed, wrong");
     }
 
@@ -151,12 +170,20 @@ impl Load {
 
     /// Returns the number of answers that were older than an invalidation that was acknowledged before.
     pub(crate) fn stale(&self) -> usize {
-        self.stale.load(SeqCst)
+        self.stale.lock().expect("no panic").len()
     }
 
     /// Returns for how long the invalidation of the oldest answer had been acknowledged when its request began.
     pub(crate) fn oldest(&self) -> Duration {
-        Duration::from_micros(self.oldest_micros.load(SeqCst) as u64)
+        self.stale.lock().expect("no panic").iter().map(|stale| stale.age).max().unwrap_or_default()
+    }
+
+    /// Returns the ages of the stale answers to requests from then on, except for those that their guard had fetched itself
+    /// within this time, and that only the other guard had invalidated.
+    pub(crate) fn stale_since(&self, then: Instant, kept_for: Duration) -> Vec<Duration> {
+        let is_kept = |stale: &Stale| !stale.is_own && stale.fetched_before.is_some_and(|before| before < kept_for);
+        let stale = self.stale.lock().expect("no panic");
+        stale.iter().filter(|stale| stale.began >= then && !is_kept(stale)).map(|stale| stale.age).collect()
     }
 
     pub(crate) fn not_acknowledged(&self) -> usize {

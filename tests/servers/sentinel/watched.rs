@@ -86,7 +86,7 @@ impl Watched {
         let next = Cell::new(None);
         eventually("the sentinels name another master", async || {
             for master in self.servers.iter().filter(|server| server.port() != old.port()) {
-                if self.votes_for(master).await >= 2 && is_master(master).await {
+                if self.votes_for(master).await >= 2 && has_role(master, "master").await {
                     next.set(Some(master));
                 }
             }
@@ -97,8 +97,11 @@ impl Watched {
     }
 }
 
-async fn is_master(server: &RedisServer) -> bool {
-    command::<String>(server, "INFO replication").await.contains("role:master")
+/// Reports whether the server has this role. Not while its role changes, because sentinels then let it close its connections.
+pub(crate) async fn has_role(server: &RedisServer, role: &str) -> bool {
+    let Ok(mut connection) = server.client().get_multiplexed_async_connection().await else { return false };
+    let info = redis::cmd("INFO").arg("replication").query_async::<String>(&mut connection).await;
+    info.is_ok_and(|info| info.contains(&format!("role:{role}")))
 }
 
 /// Cuts the server off its replicas and its sentinels, which are left with the default user and need its reply to PING.
