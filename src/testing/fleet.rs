@@ -291,6 +291,7 @@ impl FakeRedis {
             if let (Leaves::Lease(request), Some(lease)) = (leaves, lease) {
                 let granted = LeaseReply::Granted { lease, seen_alive: false, failures: 0 };
                 records.add(node, Some(key), EventKind::GetOrLease(request, granted));
+                records.participants.entry(key.without_layout()).or_insert_with(|| node.into_iter().collect());
             }
         }
         lease
@@ -423,10 +424,8 @@ impl NodeState {
 
     /// Returns an error if the node was killed.
     fn check_alive(&self) -> Result<(), StoreError> {
-        match self.is_dead.load(SeqCst) {
-            true => Err(StoreError::disconnected("the node was killed")),
-            false => Ok(()),
-        }
+        let is_alive = !self.is_dead.load(SeqCst);
+        is_alive.then_some(()).ok_or_else(|| StoreError::disconnected("the node was killed"))
     }
 
     /// Closes the connection, and returns the error of a request on it.

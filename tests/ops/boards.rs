@@ -178,7 +178,8 @@ fn alerts(rules: &str) -> BTreeSet<(&str, &str)> {
 fn section(title: &str) -> String {
     let operations = fs::read_to_string(repository("src/guide/observing.md")).expect("the document is there");
     let (_, section) = operations.split_once(&format!("\n# {title}\n")).expect("the section is there");
-    section.split("\n# ").next().expect("a text").to_owned()
+    // A snippet may have hidden lines, which begin like a heading.
+    section.split("\n\n# ").next().expect("a text").to_owned()
 }
 
 fn read(file: &str) -> String {
