@@ -107,7 +107,7 @@ async fn refreshes_share_the_next_fetch_in_the_fleet() {
     assert_eq!(origin.calls(), 2);
 }
 
-/// Readers join no flight of refreshes, which would have them wait for the second call.
+/// Seen to fail (the reader waits for the second call) if readers join the flights of refreshes.
 #[tokio::test(start_paused = true)]
 async fn reader_does_not_wait_for_the_fetch_of_a_refresh() {
     let (server, origin) = (FakeRedis::new(), Origin::gated());

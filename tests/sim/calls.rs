@@ -22,8 +22,9 @@ pub(crate) fn calls(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
                 Climate::Calm => enough_in_a_fleet(plan, outcome, before, call),
                 Climate::Silence => enough_around_a_silence(plan, outcome, before, call),
                 Climate::StoreFailure if before.node == call.node && is_down(plan, call.node) => {
-                    // A refresh opens a flight in place of the one that runs, which no caller joins any more.
-                    calls[..=number].iter().any(|other| replaces(before, other)) || !overlap(before, call)
+                    // A refresh opens a flight in place of the one that runs, and may leave before it calls. Later callers
+                    // join neither.
+                    outcome.record.asked.iter().any(|asked| may_replace(asked, before, call)) || !overlap(before, call)
                 }
                 Climate::StoreFailure | Climate::Shaky | Climate::Rough | Climate::Storm => true,
             };
@@ -62,7 +63,7 @@ fn enough_around_a_silence(plan: &Plan, outcome: &Outcome, before: &Call, call: 
     let may_fail_open = |call: &Call| outcome.record.asked[call.caller].at >= silence.start.saturating_sub(ms(300));
     let is_lost = before.ended.is_none_or(|ended| around.contains(&ended));
     is_lost
-        || call.how == How::Refreshing
+        || call.how == How::Refreshing && !overlap(before, call)
         || may_fail_open(before)
         || may_fail_open(call)
         || is_spaced(plan, before, call)
@@ -141,10 +142,10 @@ fn is_spaced(plan: &Plan, before: &Call, call: &Call) -> bool {
     call.began >= before.ended.unwrap_or(Duration::MAX).saturating_add(plan.settings.fresh_for)
 }
 
-/// Reports whether the call is that of a refresh, which joined no flight of the call before.
-fn replaces(before: &Call, call: &Call) -> bool {
-    let is_refresh = call.how == How::Refreshing && call.began >= before.began && !std::ptr::eq(before, call);
-    is_refresh && (call.key, call.node) == (before.key, before.node)
+/// Reports whether the refresh came before the second call, and was there while the first one ran.
+fn may_replace(asked: &Asked, before: &Call, call: &Call) -> bool {
+    let is_there = asked.at <= call.began && asked.answer.is_none_or(|(at, _)| at >= before.began);
+    asked.refreshes && (asked.key, asked.node) == (call.key, call.node) && is_there
 }
 
 fn overlap(before: &Call, call: &Call) -> bool {
