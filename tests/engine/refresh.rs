@@ -316,7 +316,7 @@ async fn refresh_confirms_an_unchanged_value() {
         assert_eq!(cache.entry(7).refresh_with(unchanged).await.expect("a value"), 70);
         guard.drain().await;
         let hit = cache.entry(7).answer(async |_| Err(Down)).await.expect("a hit");
-        assert_eq!((*hit, hit.status(), hit.age()), (70, CacheStatus::Hit, SECOND * 0));
+        assert_eq!((*hit, hit.status(), hit.age()), (70, CacheStatus::Hit, std::time::Duration::ZERO));
     }
 }
 
