@@ -14,6 +14,7 @@ use std::{
     future::pending,
     io,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 use tokio::time::{sleep, timeout};
 use tracing::{Instrument, info_span};
@@ -173,7 +174,7 @@ async fn hit_over_redis_has_no_span() {
 #[tokio::test(start_paused = true)]
 async fn span_of_a_failed_fetch_or_rejected_request_has_an_error() {
     let spans = Collected::record();
-    let guard = StampedeGuard::in_memory().fetch_timeout(SECOND).failure_ttl(0 * SECOND);
+    let guard = StampedeGuard::in_memory().fetch_timeout(SECOND).failure_ttl(Duration::ZERO);
     let errors = |of: &[SpanData]| -> Vec<(String, String)> {
         let error = |span: &SpanData| {
             ["otel.status_code", "error.type"].map(|name| span.fields.get(name).cloned().unwrap_or_default())
