@@ -288,7 +288,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
     ///         }
     ///     }
     /// };
-    /// # let _ = tokio::time::timeout(Duration::from_secs(90), warm).await;
+    /// # let _ = tokio::time::timeout(Duration::from_secs(100), warm).await;
     /// # assert_eq!(guard.stats().misses, 3 + 1);
     /// # }
     /// ```
