@@ -76,10 +76,19 @@ impl Resource {
             let answer = self.engine.store.get_or_lease(&self.key, request);
             self.with_timeout(Access::Write, StoreOperation::GetOrLease, answer)
         };
-        match self.settled(&self.key, ask).await? {
-            Some(reply) => Ok(reply),
-            None => ask().await, // if the lease was granted, the invalidation has dropped it
+        for _ in 0..MAX_QUESTIONS {
+            let connection = self.engine.store.connection(&self.key);
+            if let Some(reply) = self.settled(&self.key, ask).await? {
+                return Ok(reply);
+            }
+            // If the lease was granted, the invalidation has dropped it. What is invalidated from now on does not concern this
+            // call, and what was before is acknowledged, but only over this connection.
+            let reply = ask().await?;
+            if self.engine.store.connection(&self.key) == connection {
+                return Ok(reply);
+            }
         }
+        Err(StoreError::new("the connection was replaced each time that the store was asked"))
     }
 
     /// Fills the entry. A fill that fails is sent again for as long as a lease lives, unless the store has refused it.
@@ -298,3 +307,6 @@ impl Resource {
         self.engine.breakers.with(domain, action)
     }
 }
+
+/// Maximum number of connections over which one call asks for the lease beside invalidations.
+const MAX_QUESTIONS: usize = 4;

@@ -490,6 +490,34 @@ async fn read_before_a_repeated_invalidation_does_not_count() {
     assert_eq!(tokio::join!(late, meanwhile).0, 2);
 }
 
+/// The connection is replaced while the store is asked for the lease, and once more while it is asked again. The last
+/// server has lost the invalidation: another process has stored the old value there.
+///
+/// Seen to fail (the old value is a hit) if each second reply counts.
+#[tokio::test(start_paused = true)]
+async fn lease_of_a_third_connection_returns_nothing_invalidated() {
+    let server = FakeRedis::new();
+    let node = server.node();
+    let [cache, elsewhere] = [&node, &server.node()].map(|node| node.guard().cache::<String>("c"));
+    cache.invalidate("k").await.expect("acknowledged");
+    node.always(GetOrLease, Fault::RequestDelayed(100 * MS));
+    let question = async { cache.fetch("k", async || Ok::<_, Down>("new".to_owned())).await.expect("an answer") };
+    let reconnect = async || {
+        node.once(Get, Fault::RequestLost);
+        assert_eq!(cache.get("other").await.expect("an answer"), None);
+    };
+    let meanwhile = async {
+        tokio::time::sleep(50 * MS).await;
+        reconnect().await;
+        tokio::time::sleep(100 * MS).await;
+        node.once(Invalidate, Fault::RequestDelayed(100 * MS)); // the repeated one comes after the second question
+        reconnect().await;
+        elsewhere.put("k", "old".to_owned()).await.expect("acknowledged");
+    };
+    assert_eq!(tokio::join!(question, meanwhile).0, "new");
+    assert_eq!(node.asked(GetOrLease), 3);
+}
+
 #[tokio::test(start_paused = true)]
 async fn pending_invalidations_are_sent_at_most_a_hundred_a_second() {
     let node = FakeRedis::new().node();

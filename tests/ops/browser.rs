@@ -28,17 +28,7 @@ impl Browser {
     /// Starts a browser and opens a page on a desk, in light colours.
     pub(crate) async fn open(url: &str) -> Self {
         let files = tempfile::tempdir().expect("a temporary directory");
-        let mut driver = program("chromedriver");
-        let mut driver = driver.arg("--port=0").env("TMPDIR", files.path()).spawn().expect("chromedriver starts");
-        let mut log = BufReader::new(driver.stdout.take().expect("a pipe")).lines();
-        let address = loop {
-            let line = log.next_line().await.expect("the log is UTF-8").expect("the log names the port");
-            if let Some(port) = line.strip_prefix("ChromeDriver was started successfully on port ") {
-                break format!("127.0.0.1:{}", port.trim_end_matches('.'));
-            }
-        };
-        tokio::spawn(async move { while let Ok(Some(_)) = log.next_line().await {} });
-
+        let (driver, address) = start_driver(&files).await;
         let (session, capabilities) = Session::begin(address, &capabilities(&files)).await;
         let pid = capabilities["goog:processID"].as_u64().expect("the browser has an id");
         let browser = Self { session, pid: Some(pid as u32), _driver: driver, _files: files };
@@ -147,6 +137,24 @@ impl Drop for Browser {
     }
 }
 
+/// Starts chromedriver, and returns it with its address. It takes a port that is free on IPv6, and ends at once if the same
+/// port is in use on IPv4, so it is started again.
+async fn start_driver(files: &TempDir) -> (Child, String) {
+    for _ in 0..ATTEMPTS {
+        let mut driver = program("chromedriver");
+        let mut driver = driver.arg("--port=0").env("TMPDIR", files.path()).spawn().expect("chromedriver starts");
+        let mut log = BufReader::new(driver.stdout.take().expect("a pipe")).lines();
+        while let Some(line) = log.next_line().await.expect("the log is UTF-8") {
+            if let Some(port) = line.strip_prefix("ChromeDriver was started successfully on port ") {
+                let address = format!("127.0.0.1:{}", port.trim_end_matches('.'));
+                tokio::spawn(async move { while let Ok(Some(_)) = log.next_line().await {} });
+                return (driver, address);
+            }
+        }
+    }
+    panic!("chromedriver ended {ATTEMPTS} times before its log named a port");
+}
+
 fn capabilities(files: &TempDir) -> Value {
     let args = json!([
         "--headless=new",
@@ -165,5 +173,6 @@ fn capabilities(files: &TempDir) -> Value {
 pub(crate) const TAB: char = '\u{e004}';
 pub(crate) const ENTER: char = '\u{e007}';
 
+const ATTEMPTS: usize = 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 const TICK: Duration = Duration::from_millis(20);
