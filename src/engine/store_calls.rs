@@ -92,12 +92,18 @@ impl Resource {
     }
 
     /// Fills the entry. A fill that fails is sent again for as long as a lease lives, unless the store has refused it.
-    /// This is safe because a fill may run twice.
+    /// This is safe because a fill may run twice. While the breaker is open, only its probes are sent.
     pub(super) async fn fill(&self, condition: FillCondition, fill_set: &FillSet) -> Result<FillOutcome, StoreError> {
         let (began, mut retries) = (Timestamp::now(), 0);
         let outcome = loop {
-            let fill = self.engine.store.fill(&self.key, condition, fill_set.writes(&self.key));
-            match self.with_timeout(Access::Write, StoreOperation::Fill, fill).await {
+            let answer = match self.check_breaker(Access::Write) {
+                Ok(()) => {
+                    let fill = self.engine.store.fill(&self.key, condition, fill_set.writes(&self.key));
+                    self.with_timeout(Access::Write, StoreOperation::Fill, fill).await
+                }
+                Err(denied) => Err(denied),
+            };
+            match answer {
                 Err(error) if retries == 0 && !error.is_refused() => {}
                 Err(error) if !error.is_refused() && Timestamp::now().since(began) < self.config.lease_ttl => {
                     sleep(backoff::poll(retries, clock::random_unit())).await;

@@ -183,7 +183,9 @@ impl Entry {
         Ok(if expired_at == 0 {
             entry
         } else {
-            entry.expired(Timestamp::from_micros(expired_at.saturating_sub(offset)))
+            // The offset is an estimate, and the entry is stale already.
+            let expired_at = Timestamp::from_micros(expired_at.saturating_sub(offset));
+            entry.expired(expired_at.min(Timestamp::now()))
         })
     }
 }

@@ -401,6 +401,27 @@ async fn fill_is_retried_after_a_short_connection_loss() {
     assert!(began.elapsed() < 2 * SECOND, "{:?}", began.elapsed());
 }
 
+/// A thousand fills may be under way when the store begins to hang, and each one has a payload.
+///
+/// Seen to fail (it is sent 6 times) if a fill does not ask the breaker.
+#[tokio::test(start_paused = true)]
+async fn fill_is_not_sent_while_the_breaker_is_open() {
+    let server = FakeRedis::new();
+    let (elsewhere, node) = (server.node().guard(), server.node());
+    let guard = node.guard().store_timeout(250 * MS).lease_ttl(30 * SECOND);
+    let hangs = node.clone();
+    let fetch = async move || {
+        [Get, Fill].into_iter().for_each(|operation| hangs.always(operation, Fault::Hangs));
+        Ok::<_, Down>(1)
+    };
+    assert_eq!(guard.fetch("k", fetch).await.expect("an answer"), 1);
+    tokio::time::sleep(3 * SECOND).await;
+    assert_eq!(node.asked(Fill), 1);
+    node.heal();
+    while guard.drain().await > 0 {}
+    assert_eq!((elsewhere.fetch("k", never::<i32>).await.expect("it is stored"), node.asked(Fill)), (1, 2));
+}
+
 /// A caller that waits for a lease stays for as long as the lease may live, and then fetches. Seen to fail (it fetches
 /// at once) when a leader that waits fails open at the first error.
 #[tokio::test(start_paused = true)]

@@ -241,12 +241,16 @@ impl Split {
         assert!(!hits(&writer, &key).await);
         writer.drain().await;
         shards.replicated(0).await;
-        // It forgets the other nodes first, so that it does not hear of its replacement.
-        for node in shards.masters[1..].iter().chain(&shards.replicas) {
-            let id: String = command(node, "CLUSTER MYID").await;
-            command::<()>(&shards.masters[0], &format!("CLUSTER FORGET {id}")).await;
+        // Since Redis 7 a node tells the nodes that know it which ones it has forgotten, and they forget them as well. So the
+        // others forget the master before it forgets them, so that it does not hear of its replacement.
+        let (master, replica) = (&shards.masters[0], &shards.replicas[0]);
+        for other in shards.masters[1..].iter().chain(&shards.replicas[1..]) {
+            forget(other, &[master]).await;
         }
-        command::<()>(&shards.replicas[0], "CLUSTER FAILOVER TAKEOVER").await;
+        let others: Vec<_> = shards.masters[1..].iter().chain(&shards.replicas).collect();
+        forget(master, &others).await;
+        command::<()>(replica, "CLUSTER FAILOVER TAKEOVER").await;
+        forget(replica, &[master]).await;
         shards.promoted(0).await;
         assert!(serves(&shards.masters[0]).await, "the old master serves its slots as well");
         Self { shards, writer, key, other }
@@ -262,6 +266,17 @@ impl Split {
     async fn fetch(&self, origin: i32) -> i32 {
         self.writer.fetch(self.key.clone(), async move || Ok::<_, Down>(origin)).await.expect("an answer")
     }
+}
+
+/// Makes a node forget others at once.
+async fn forget(node: &RedisServer, others: &[&RedisServer]) {
+    let mut forget = redis::pipe();
+    for other in others {
+        forget.cmd("CLUSTER").arg("FORGET").arg(command::<String>(other, "CLUSTER MYID").await);
+    }
+    // It may have heard from another node that it has to.
+    let forgotten: redis::RedisResult<()> = forget.atomic().query_async(&mut node.connection().await).await;
+    forgotten.unwrap_or_else(|error| assert!(error.to_string().contains("Unknown node"), "{error}"));
 }
 
 /// Seen to fail, with the old value, if the router believes any view.
