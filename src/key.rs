@@ -213,8 +213,8 @@ impl<'a> CacheKeyRef<'a> {
     /// Returns a hash of the resource, whatever the layout and the variant. PERF: a sixth of the instructions of the
     /// hasher of std.
     pub(crate) fn resource_hash(self, seed: u64) -> u64 {
-        let parts = [self.namespace.as_bytes(), self.qualifier.as_str().as_bytes(), self.primary];
-        parts.into_iter().fold(seed, |hash, part| xxh3_64_with_seed(part, hash))
+        let seed = xxh3_64_with_seed(self.namespace.as_bytes(), seed ^ self.qualifier as u64);
+        xxh3_64_with_seed(self.primary, seed)
     }
 
     /// Returns the resource as text for people: method and URL of HTTP requests, otherwise the key. A space takes the
@@ -258,17 +258,21 @@ impl<'a> From<&'a CacheKey> for CacheKeyRef<'a> {
 }
 
 impl Equivalent<CacheKey> for CacheKeyRef<'_> {
+    /// PERF: the cache keys of one guard share the text of their namespace, which is then not read.
     fn equivalent(&self, key: &CacheKey) -> bool {
-        *self == CacheKeyRef::from(key)
+        let other = CacheKeyRef::from(key);
+        let same = std::ptr::eq(self.namespace, other.namespace) || self.namespace == other.namespace;
+        same && *self == CacheKeyRef { namespace: self.namespace, ..other }
     }
 }
 
 /// Leaves out the layout and the qualifier, so that a change of a resource can be recorded for all of them at once.
-/// PERF: also the namespace, because in one table nearly all cache keys share it. The comparison checks the rest.
+/// PERF: also the namespace, because in one table nearly all cache keys share it, and the lengths, because few keys have a
+/// variant. The comparison checks the rest.
 impl Hash for CacheKeyRef<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.primary.hash(state);
-        self.variant.hash(state);
+        state.write(self.primary);
+        state.write(self.variant.unwrap_or_default());
     }
 }
 

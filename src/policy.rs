@@ -187,9 +187,8 @@ impl Policy {
 
     /// Decides by chance for one request, once, so that a second lookup of the same request decides alike. Takes a
     /// random number only if early refresh is on.
-    pub(crate) fn sample_early_refresh(&self, random_unit: impl FnOnce() -> f64) -> EarlyRefresh {
-        let beta = self.xfetch_beta;
-        EarlyRefresh { beta, random_unit: if beta > 0.0 { random_unit() } else { 0.0 } }
+    pub(crate) fn sample_early_refresh(&self, random_unit: impl FnOnce() -> f64) -> Option<EarlyRefresh> {
+        (self.xfetch_beta > 0.0).then(|| EarlyRefresh { beta: self.xfetch_beta, random_unit: random_unit() })
     }
 
     /// Returns the lifetimes of an entry that is filled now. A lifetime that a response states is not shortened.
@@ -226,9 +225,6 @@ pub(crate) struct EarlyRefresh {
 impl EarlyRefresh {
     /// Reports whether this reader must refresh the entry now.
     pub(crate) fn is_due(self, entry: &Entry, now: Timestamp) -> bool {
-        if self.beta == 0.0 {
-            return false;
-        }
         let Meta { cost, lifetimes, .. } = entry.meta();
         let (lifetime, scale) = (lifetimes.fresh_for, multiply(*cost, self.beta));
         let Some(left) = lifetime.checked_sub(entry.age(now)) else { return false };
@@ -250,6 +246,7 @@ pub(crate) enum Freshness {
 }
 
 /// Returns the use that the entry's age permits now.
+#[inline]
 pub(crate) fn freshness(entry: &Entry, now: Timestamp) -> Freshness {
     let lifetimes = &entry.meta().lifetimes;
     match entry.age(now).checked_sub(lifetimes.fresh_for) {
@@ -279,6 +276,7 @@ pub(crate) fn servable_for(entry: &Entry, now: Timestamp) -> Duration {
 }
 
 /// Reports whether the entry is a hit-for-pass or do-not-store marker that is still in force.
+#[inline]
 pub(crate) fn is_uncacheable_marker(entry: &Entry, now: Timestamp) -> bool {
     entry.meta().kind != Kind::Value && freshness(entry, now) == Freshness::Fresh
 }
@@ -338,7 +336,7 @@ mod tests {
                     let read = |n: u64| Duration::from_micros(n * 1_000_000 / reads_per_second);
                     let due = |n: &u64| {
                         let now = Timestamp::from_micros(0).after(read(*n));
-                        policy.sample_early_refresh(|| dice.f64()).is_due(&entry, now)
+                        policy.sample_early_refresh(|| dice.f64()).is_some_and(|early| early.is_due(&entry, now))
                     };
                     let first = (0..60 * reads_per_second).find(due).expect("one reader refreshes");
                     60.0 - read(first).as_secs_f64()
@@ -356,7 +354,8 @@ mod tests {
         let due = |cost, age: u64| {
             let policy = Policy::fresh_for(s(10)).jitter(0.0).early_refresh(1.0);
             let now = Timestamp::from_micros(0).after(s(age));
-            policy.sample_early_refresh(|| 0.999_999).is_due(&entry_at_cost(&policy, 0.0, cost), now)
+            let (early, entry) = (policy.sample_early_refresh(|| 0.999_999), entry_at_cost(&policy, 0.0, cost));
+            early.is_some_and(|early| early.is_due(&entry, now))
         };
         assert!(due(s(1), 9));
         assert!(!due(s(1), 4), "in the first half");

@@ -37,7 +37,7 @@ pub(super) struct RequestPolicy<H, C> {
     pub(super) headers: H,
     pub(super) config: C,
     pub(super) requested_at: Timestamp,
-    pub(super) early_refresh: EarlyRefresh,
+    pub(super) early_refresh: Option<EarlyRefresh>,
 }
 
 /// The policy of a request that has left its caller, with the head of the request.
@@ -114,8 +114,9 @@ impl<H: Borrow<HeaderMap> + Send + Sync, C: Borrow<Config> + Send + Sync> ReuseP
             return Reuse::HitForPass;
         }
         let is_rejected = self.rejects(head, entry.age(now), entry.meta().lifetimes.fresh_for);
+        let is_due = || self.early_refresh.is_some_and(|early| early.is_due(entry, now));
         match freshness {
-            Freshness::Fresh if !is_rejected && !self.early_refresh.is_due(entry, now) => Reuse::Serve(()),
+            Freshness::Fresh if !is_rejected && !is_due() => Reuse::Serve(()),
             Freshness::Fresh | Freshness::Revalidate if !is_rejected => Reuse::ServeAndRevalidate(()),
             Freshness::Dead => Reuse::Miss,
             _ => Reuse::Revalidate,

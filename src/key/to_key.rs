@@ -258,6 +258,7 @@ impl<const N: usize> ToKey for [u8; N] {
 macro_rules! keys {
     ($write:expr; $($type:ty),+) => {
         $(impl ToKey for $type {
+            #[inline]
             fn write(&self, key: &mut KeyWriter<'_>) {
                 $write(self, key);
             }
@@ -330,6 +331,7 @@ pub(crate) struct KeyText {
 
 impl KeyText {
     /// Writes the key after this prefix.
+    #[inline]
     pub(crate) fn new(prefix: &str, key: &(impl ToKey + ?Sized)) -> Self {
         let mut text = Self {
             short: [0; SHORT],
@@ -351,10 +353,8 @@ impl KeyText {
 
     /// Returns an error if the key is empty.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        match self.is_empty {
-            true => Err(Error::new(ErrorKind::InvalidKey, "the key, or the name of its cache, is empty")),
-            false => Ok(()),
-        }
+        let empty = || Error::new(ErrorKind::InvalidKey, "the key, or the name of its cache, is empty");
+        (!self.is_empty).then_some(()).ok_or_else(empty)
     }
 
     /// Returns the fields of its key.

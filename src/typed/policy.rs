@@ -18,12 +18,12 @@ use std::{borrow::Borrow, marker::PhantomData};
 /// share.
 pub(crate) struct TypedPolicy<V, C> {
     encoding: Encoding<C>,
-    early_refresh: EarlyRefresh,
+    early_refresh: Option<EarlyRefresh>,
     of: PhantomData<fn() -> V>,
 }
 
 impl<V: 'static, C: Borrow<dyn ValueCodec<V>>> TypedPolicy<V, C> {
-    pub(super) fn new(encoding: Encoding<C>, early_refresh: EarlyRefresh) -> Self {
+    pub(super) fn new(encoding: Encoding<C>, early_refresh: Option<EarlyRefresh>) -> Self {
         Self { encoding, early_refresh, of: PhantomData }
     }
 
@@ -42,9 +42,8 @@ where
             return Reuse::Miss;
         }
         match policy::freshness(entry, now) {
-            Freshness::Fresh if self.early_refresh.is_due(entry, now) => Reuse::ServeAndRevalidate(()),
-            Freshness::Fresh => Reuse::Serve(()),
-            Freshness::Revalidate => Reuse::ServeAndRevalidate(()),
+            Freshness::Fresh if self.early_refresh.is_none_or(|early| !early.is_due(entry, now)) => Reuse::Serve(()),
+            Freshness::Fresh | Freshness::Revalidate => Reuse::ServeAndRevalidate(()),
             Freshness::Grace => Reuse::Revalidate,
             Freshness::Dead => Reuse::Miss,
         }
