@@ -216,7 +216,7 @@ fn multiply(span: Duration, factor: f64) -> Duration {
 }
 
 /// The random decision of one request whether to refresh an entry early.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct EarlyRefresh {
     beta: f64,
     random_unit: f64,

@@ -13,7 +13,7 @@ use crate::{
     error::{BoxError, Error},
     guard::StampedeGuard,
     key::to_key::{self, KeyText, ToKey},
-    policy::{EarlyRefresh, Policy},
+    policy::Policy,
     telemetry::FrontEnd,
 };
 use futures_util::future::Either;
@@ -438,7 +438,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
 
     pub(super) fn miss(&self, key: &KeyText, options: &CallOptions) -> Result<Miss<V, CodecHandle<V>>, Error> {
         key.check()?;
-        Ok(call::miss(&self.guard, FrontEnd::Fetch, &self.encoding, key, options, EarlyRefresh::default()))
+        Ok(call::miss(&self.guard, FrontEnd::Fetch, &self.encoding, key, options, None))
     }
 
     pub(super) fn hit_or_miss<A: AnswerForm<V>>(

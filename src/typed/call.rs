@@ -86,7 +86,7 @@ pub(super) fn miss<V, C>(
     encoding: &Encoding<C>,
     key: &KeyText,
     options: &CallOptions,
-    early_refresh: EarlyRefresh,
+    early_refresh: Option<EarlyRefresh>,
 ) -> Miss<V, C>
 where
     V: 'static,
