@@ -42,6 +42,8 @@ package() {
     # Tests and their profiles stay in the repository, of which cargo warns.
     ! grep '^warning' "$log" | grep -v -e 'aborting upload due to dry run' -e 'profile package spec' \
         -e 'ignoring test .* is not included in the published package' || fail "cargo publish warns"
+    # `cargo publish` keeps no package after a dry run.
+    cargo package --no-verify --allow-dirty --locked -q -p stampede-guard 2>/dev/null
     size=$(wc -c <"$(crate)")
     echo "the package has $((size / 1024)) KiB, at most $max_package"
     ((size <= max_package * 1024)) || fail "the package is too large: cargo package --list -p stampede-guard names its files"

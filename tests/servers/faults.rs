@@ -1,9 +1,9 @@
 //! Faults of a server, of the master of sentinels, and of a cluster, each under a load with invalidations.
 //!
-//! One request in twenty is an invalidation. No request fails or gets the value of another key, and both processes share
-//! again after the fault. Then, and with one server or slots that move at all times, no process gets a value that was
-//! invalidated, except for one that it has fetched itself and the other process has invalidated: it may serve that while its
-//! fill is sent again. A failover may lose the invalidations of the last seconds until they are sent again.
+//! One request in twenty is an invalidation. No request fails, gets the value of another key, or gets one that its own process
+//! has invalidated, and both processes share again after the fault. Then, and with one server or slots that move at all
+//! times, no process gets a value that the other one has invalidated, except for one that it has fetched itself: it may serve
+//! that while its fill is sent again. A failover may lose the invalidations of the last seconds until they are sent again.
 
 use crate::{
     MS, SECOND,
