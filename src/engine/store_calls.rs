@@ -76,7 +76,7 @@ impl Resource {
             let answer = self.engine.store.get_or_lease(&self.key, request);
             self.with_timeout(Access::Write, StoreOperation::GetOrLease, answer)
         };
-        for _ in 0..MAX_QUESTIONS {
+        loop {
             let connection = self.engine.store.connection(&self.key);
             if let Some(reply) = self.settled(&self.key, ask).await? {
                 return Ok(reply);
@@ -88,7 +88,6 @@ impl Resource {
                 return Ok(reply);
             }
         }
-        Err(StoreError::new("the connection was replaced each time that the store was asked"))
     }
 
     /// Fills the entry. A fill that fails is sent again for as long as a lease lives, unless the store has refused it.
@@ -96,14 +95,12 @@ impl Resource {
     pub(super) async fn fill(&self, condition: FillCondition, fill_set: &FillSet) -> Result<FillOutcome, StoreError> {
         let (began, mut retries) = (Timestamp::now(), 0);
         let outcome = loop {
-            let answer = match self.check_breaker(Access::Write) {
-                Ok(()) => {
-                    let fill = self.engine.store.fill(&self.key, condition, fill_set.writes(&self.key));
-                    self.with_timeout(Access::Write, StoreOperation::Fill, fill).await
-                }
-                Err(denied) => Err(denied),
+            let send = async {
+                self.check_breaker(Access::Write)?;
+                let fill = self.engine.store.fill(&self.key, condition, fill_set.writes(&self.key));
+                self.with_timeout(Access::Write, StoreOperation::Fill, fill).await
             };
-            match answer {
+            match send.await {
                 Err(error) if retries == 0 && !error.is_refused() => {}
                 Err(error) if !error.is_refused() && Timestamp::now().since(began) < self.config.lease_ttl => {
                     sleep(backoff::poll(retries, clock::random_unit())).await;
@@ -156,12 +153,12 @@ impl Resource {
     pub(super) async fn drop_entries(&self, keys: &[CacheKey], leaves: Leaves) -> Result<Option<Lease>, StoreError> {
         let store = &self.engine.store;
         let answer = async {
-            match (store.invalidate(keys, leaves).await, leaves) {
-                (Err(error), Leaves::StaleValues) if error.is_disconnected() => {
-                    store.invalidate(keys, Leaves::Nothing).await
+            match store.invalidate(keys, leaves).await {
+                Err(error) if error.is_disconnected() => {
+                    let leaves = if matches!(leaves, Leaves::StaleValues) { Leaves::Nothing } else { leaves };
+                    store.invalidate(keys, leaves).await
                 }
-                (Err(error), _) if error.is_disconnected() => store.invalidate(keys, leaves).await,
-                (answer, _) => answer,
+                answer => answer,
             }
         };
         self.with_timeout(Access::Write, StoreOperation::Invalidate, answer).await
@@ -313,6 +310,3 @@ impl Resource {
         self.engine.breakers.with(domain, action)
     }
 }
-
-/// Maximum number of connections over which one call asks for the lease beside invalidations.
-const MAX_QUESTIONS: usize = 4;

@@ -184,8 +184,7 @@ impl Entry {
             entry
         } else {
             // The offset is an estimate, and the entry is stale already.
-            let expired_at = Timestamp::from_micros(expired_at.saturating_sub(offset));
-            entry.expired(expired_at.min(Timestamp::now()))
+            entry.expired(Timestamp::from_micros(expired_at.saturating_sub(offset)).min(Timestamp::now()))
         })
     }
 }

@@ -262,6 +262,7 @@ async fn cluster_node_that_joins_and_leaves_leaves_nothing_stale() {
         })
         .await;
     }
+    eventually("the node serves", async || serves(&joining).await).await;
     let keys = keys_of(&nodes, 0, 20).await;
     let guards = guards(|| endpoint(&nodes));
     let [first, second, third] = nodes;

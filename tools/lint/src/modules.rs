@@ -4,7 +4,7 @@ use crate::{Files, Findings};
 use std::collections::BTreeMap;
 
 /// Maximum number of code lines of the library. To be lowered with the library.
-const LINES: usize = 18008;
+const LINES: usize = 18017;
 
 /// Maximum number of code lines of each module. To be lowered with the module.
 const MODULE_LINES: [(&str, usize); 31] = [
@@ -13,7 +13,7 @@ const MODULE_LINES: [(&str, usize); 31] = [
     ("clock", 69),
     ("codec", 388),
     ("config", 255),
-    ("engine", 3724),
+    ("engine", 3733),
     ("error", 140),
     ("file_values", 24),
     ("fingerprint", 420),
@@ -21,8 +21,8 @@ const MODULE_LINES: [(&str, usize); 31] = [
     ("guide", 13),
     ("health", 52),
     ("hot_keys", 140),
-    ("http", 2782),
-    ("key", 499),
+    ("http", 2783),
+    ("key", 501),
     ("layout", 21),
     ("lib", 95),
     ("lock", 1018),
