@@ -5,7 +5,7 @@ use crate::{
     clock::Timestamp,
     store::entry::{Entry, Kind, Lifetimes, Meta},
 };
-use std::time::Duration;
+use std::{num::NonZeroU64, time::Duration};
 
 /// A policy: how long an entry is fresh, and how it may be used afterwards.
 ///
@@ -188,7 +188,7 @@ impl Policy {
     /// Decides by chance for one request, once, so that a second lookup of the same request decides alike. Takes a
     /// random number only if early refresh is on.
     pub(crate) fn sample_early_refresh(&self, random_unit: impl FnOnce() -> f64) -> Option<EarlyRefresh> {
-        (self.xfetch_beta > 0.0).then(|| EarlyRefresh { beta: self.xfetch_beta, random_unit: random_unit() })
+        NonZeroU64::new(self.xfetch_beta.to_bits()).map(|beta| EarlyRefresh { beta, random_unit: random_unit() })
     }
 
     /// Returns the lifetimes of an entry that is filled now. A lifetime that a response states is not shortened.
@@ -218,7 +218,8 @@ fn multiply(span: Duration, factor: f64) -> Duration {
 /// The random decision of one request whether to refresh an entry early.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct EarlyRefresh {
-    beta: f64,
+    /// The bits of a number that is not zero, so that an option takes no more memory.
+    beta: NonZeroU64,
     random_unit: f64,
 }
 
@@ -226,7 +227,7 @@ impl EarlyRefresh {
     /// Reports whether this reader must refresh the entry now.
     pub(crate) fn is_due(self, entry: &Entry, now: Timestamp) -> bool {
         let Meta { cost, lifetimes, .. } = entry.meta();
-        let (lifetime, scale) = (lifetimes.fresh_for, multiply(*cost, self.beta));
+        let (lifetime, scale) = (lifetimes.fresh_for, multiply(*cost, f64::from_bits(self.beta.get())));
         let Some(left) = lifetime.checked_sub(entry.age(now)) else { return false };
         // The random number is from [0, 1), so the logarithm is finite.
         let gap = || multiply(scale, -(1.0 - self.random_unit).ln());
