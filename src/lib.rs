@@ -87,7 +87,7 @@
 //! | `sentinel` | | [`RedisEndpoint::sentinel`]; the clients of Redis Sentinel, whose master the guard follows |
 //! | `connection-manager` | | redis-rs' `ConnectionManager` as a connection of the guard |
 #![cfg_attr(docsrs, feature(doc_cfg))]
-#![cfg_attr(not(all(feature = "unstable", feature = "lock")), allow(unreachable_pub, reason = "opened by the two"))]
+#![cfg_attr(not(all(feature = "unstable", feature = "lock")), allow(unreachable_pub, reason = "the two open it"))]
 #![cfg_attr(
     not(all(feature = "http", feature = "redis", feature = "_typed")),
     allow(dead_code, reason = "what only the HTTP layer, typed values or a store outside of the process need")

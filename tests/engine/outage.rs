@@ -403,7 +403,7 @@ async fn fill_is_retried_after_a_short_connection_loss() {
 
 /// A thousand fills may be under way when the store begins to hang, and each one has a payload.
 ///
-/// Seen to fail (it is sent 6 times) if a fill does not ask the breaker.
+/// Seen to fail (it is sent 7 times) if a fill does not ask the breaker.
 #[tokio::test(start_paused = true)]
 async fn fill_is_not_sent_while_the_breaker_is_open() {
     let server = FakeRedis::new();

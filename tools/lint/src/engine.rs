@@ -8,7 +8,7 @@ use crate::{
 use std::collections::BTreeSet;
 
 /// Maximum number of variants of enums and of fields with two states. To be lowered with the engine.
-const STATES: usize = 113;
+const STATES: usize = 107;
 
 /// Maximum number of tables by cache key. To be lowered with the engine.
 const TABLES: usize = 5;
