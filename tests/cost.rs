@@ -149,7 +149,7 @@ fn a_hit_over_redis_allocates_little_more_than_a_raw_get() {
         runtime.block_on(async {
             for _ in 0..HITS {
                 let get: Option<Vec<u8>> =
-                    redis::cmd("GET").arg("{sg:rrow}:v3.e").query_async(&mut raw).await.expect("the server is up");
+                    redis::cmd("GET").arg("{sg:rrow}:v3.6").query_async(&mut raw).await.expect("the server is up");
                 assert!(get.is_some(), "the entry is there");
             }
         });

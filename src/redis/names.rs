@@ -114,7 +114,7 @@ pub(super) fn entry_name(key: &CacheKey, is_second: bool) -> String {
 /// Returns the digit of the second or of the first name of a layout. They are never the same.
 fn digit(layout: u64, is_second: bool) -> char {
     let further = if is_second { 1 + (layout >> 4) % (LAYOUTS - 1) } else { 0 };
-    DIGITS[((layout + further) % LAYOUTS) as usize]
+    char::from(b'0' + ((layout % LAYOUTS + further) % LAYOUTS) as u8)
 }
 
 /// Returns the name under which the entry of write number `number` waits for the script of its fill.
@@ -128,7 +128,7 @@ pub(super) fn staging_name(key: &CacheKey, id: Token, number: usize) -> String {
 pub(crate) fn entry_names(key: &CacheKey) -> Vec<String> {
     let (slot, mut rest) = (slot(key), String::new());
     name_rest(key, &mut rest);
-    DIGITS.map(|digit| format!("{slot}{ENTRY}{digit}{rest}")).into()
+    (0..LAYOUTS).map(|digit| format!("{slot}{ENTRY}{digit}{rest}")).collect()
 }
 
 /// Number of slots of a cluster.
@@ -138,9 +138,6 @@ pub(super) const SLOTS: u16 = 16_384;
 /// invalidation of any version drops the entries of all, and a lease of any version is known to all.
 const LEASE: &str = ":l";
 const ENTRY: &str = ":v3.";
-/// The layouts in names.
-const DIGITS: [char; LAYOUTS as usize] =
-    ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
 /// Capacity for the rest of a name: braces, a resource of up to 65 bytes, a layout, and a variant.
 const ROOM: usize = 112;
 
@@ -153,10 +150,10 @@ mod tests {
     #[test]
     fn names_of_a_key_name_layout_and_variant() {
         let key = |layout| CacheKey::new("sg", layout, "k");
-        let (at, names) = (key(0x7b), ["{sg:rk}:v3.b", "{sg:rk}:l", "{sg:rk}:v3.3"]);
+        let (at, names) = (key(0x7b), ["{sg:rk}:v3.3", "{sg:rk}:l", "{sg:rk}:v3.4"]);
         assert_eq!([entry_name(&at, false), lease_name(&at), entry_name(&at, true)], names);
         let names = entry_names(&key(0));
-        assert!((0..LAYOUTS).all(|layout| names.contains(&entry_name(&key(layout), false))) && names.len() == 16);
+        assert!((0..LAYOUTS).all(|layout| names.contains(&entry_name(&key(layout), false))) && names.len() == 8);
         let variant = CacheKey::new("sg", 0, Key::from("k").variant("de"));
         assert_eq!(entry_name(&variant, false), format!("{{sg:rk}}:v3.0.{:?}", variant.hash()));
     }

@@ -24,7 +24,7 @@ fn body(key: usize) -> String {
 
 /// Flips one bit of the entry, in the head and in the payload by turns.
 async fn flip(redis: &mut redis::aio::MultiplexedConnection, key: usize) {
-    let name = format!("{{sg:rpage/{key}}}:v3.e");
+    let name = format!("{{sg:rpage/{key}}}:v3.6");
     let mut bytes: Vec<u8> = redis::cmd("GET").arg(&name).query_async(redis).await.expect("stored");
     let (head, payload) = (bytes.len() - body(key).len(), body(key).len());
     let at = if key.is_multiple_of(2) { key * head / KEYS } else { head + key % payload };

@@ -204,7 +204,7 @@ async fn recent_invalidations_are_replayed_after_a_failover() {
     let guard = StampedeGuard::new(server.client());
     guard.fetch("k", async || Ok::<_, Down>("old".to_owned())).await.expect("an answer");
     guard.drain().await;
-    let name = "{sg:rk}:v3.e";
+    let name = "{sg:rk}:v3.6";
     let entry: Vec<u8> = server.connection().await.get(name).await.expect("an answer");
     assert!(!entry.is_empty(), "it is stored under that name");
     guard.invalidate("k").await.expect("acknowledged");

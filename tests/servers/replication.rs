@@ -29,7 +29,7 @@ async fn store_old(guard: &StampedeGuard, key: &str, server: &RedisServer) {
 }
 
 async fn has_entry(server: &RedisServer, key: &str) -> bool {
-    command::<i64>(server, &format!("EXISTS {{sg:r{key}}}:v3.e")).await == 1
+    command::<i64>(server, &format!("EXISTS {{sg:r{key}}}:v3.6")).await == 1
 }
 
 /// Fetches the key, whose value at the origin is `new` by now.
@@ -83,7 +83,7 @@ async fn invalidation_lost_with_its_process_ends_with_the_value() {
     drop(writer);
     recovers(&reader).await;
     assert_eq!(reader.fetch("k", never::<String>).await.expect("a hit"), "old", "the failover lost the invalidation");
-    let left: i64 = command(&replica, "PTTL {sg:rk}:v3.e").await;
+    let left: i64 = command(&replica, "PTTL {sg:rk}:v3.6").await;
     assert!((0..=10_000).contains(&left), "the old value outlives its lifetime: {left} ms");
     eventually("the old value has ended", async || value(&reader, "k").await == "new").await;
 }
