@@ -34,8 +34,8 @@
 //! | [stability] | what may a release change; public dependencies; how to do without bincode? |
 #![cfg(doc)]
 
-/// Defines the module of each page. The definitions of links come first, so that they replace those of the page, which
-/// lead to files of the repository.
+/// Defines the module of each page. The definitions of links come first, so that they replace the definitions of the
+/// page, which lead to files of the repository.
 macro_rules! pages {
     ($([$page:ident])*) => {$(
         #[doc = include_str!("guide/links.md")]

@@ -179,7 +179,7 @@ impl Hash for CacheKey {
 
 /// A borrowed [`CacheKey`]. Copies of it write to no memory that threads share, such as a reference count.
 ///
-/// It finds its cache key in tables that look up by `Equivalent`, such as those of `quick_cache` and `hashbrown`.
+/// It finds its cache key in tables that look up by `Equivalent`, such as the tables of `quick_cache` and `hashbrown`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CacheKeyRef<'a> {
     namespace: &'a str,

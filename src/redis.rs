@@ -2,7 +2,7 @@
 //!
 //! Clients and connections of [`redis`] turn into a store with
 //! [`StampedeGuard::new`](crate::StampedeGuard::new); [`RedisStore`](crate::RedisStore) names that store. Use the crate
-//! through this module, so that its version is the one that the guard was compiled with.
+//! through this module, so that its version is that of the guard.
 
 mod batch;
 pub(crate) mod connection;

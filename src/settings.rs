@@ -157,7 +157,7 @@ impl StampedeGuard {
     ///     .fetch_timeout(Duration::from_secs(150))  // the slowest report, and some more
     ///     .wait_timeout(Duration::from_secs(20))    // clients give up then: a 503 is better than no answer
     ///     .store_timeout(Duration::from_millis(500))
-    ///     .lease_ttl(Duration::from_secs(5));       // a crash of the leader costs the others five seconds
+    ///     .lease_ttl(Duration::from_secs(5));       // a crash of the leader costs its waiters five seconds
     /// ```
     ///
     /// # Panics

@@ -62,7 +62,7 @@ reasons! {
     OtherFields = "other-fields", "name the fields in `HttpOptions::harmless_fields` or `HttpOptions::selecting_fields`";
     /// The request says `only-if-cached`, and nothing suitable is stored.
     OnlyIfCached = "only-if-cached";
-    /// The request shared the fetch of another one, whose response may not be shared.
+    /// The request shared the fetch of another request, whose response may not be shared.
     NotShared = "not-shared", "see the other reasons";
     /// The request runs inside a fetch of the same key, or of a key that waits for it.
     Nested = "nested";

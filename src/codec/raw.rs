@@ -25,7 +25,7 @@ pub(super) fn encode<T: 'static>(value: &T) -> Option<Bytes> {
     bytes.map(Bytes::copy_from_slice)
 }
 
-/// Returns the value of these bytes. `None` if the type is another one.
+/// Returns the value of these bytes. `None` for a value of another type.
 pub(super) fn decode<T: 'static>(bytes: &[u8]) -> Result<Option<T>, BoxError> {
     let mut value: Option<T> = None;
     let place: &mut dyn Any = &mut value;

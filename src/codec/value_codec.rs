@@ -53,7 +53,7 @@ use std::{any, sync::Arc};
             `StampedeGuard::cache_with`"
 )]
 pub trait ValueCodec<V>: Send + Sync + 'static {
-    /// Returns a number that tells apart encodings: entries with another one are a miss. Change it whenever bytes of
+    /// Returns a number that tells apart encodings: entries with another number are a miss. Change it whenever bytes of
     /// one version may not decode, or decode as another value, in the other. Processes with different numbers have
     /// entries of their own, as with [`schema_version`](crate::StampedeGuard::schema_version).
     fn id(&self) -> u64;
@@ -66,7 +66,7 @@ pub trait ValueCodec<V>: Send + Sync + 'static {
     fn encode(&self, value: &V) -> Result<Bytes, BoxError>;
 
     /// Decodes what [`encode`](Self::encode) has returned. The bytes come from the store. They have the checksum of
-    /// their fill, which does not prove who filled.
+    /// their fill, which does not prove their author.
     ///
     /// # Errors
     ///

@@ -44,8 +44,8 @@ use std::{fmt, ptr, sync::Arc, time::Duration};
 /// # Defaults
 ///
 /// Responses without an explicit freshness lifetime get that of the [`Policy`](crate::Policy). Unless they are for
-/// everybody, responses are shared by requests without [credentials](Self::credential_fields) that agree in all fields
-/// but [harmless](Self::harmless_fields) ones. A reload costs at most [one call a
+/// all clients, responses are shared by requests without [credentials](Self::credential_fields) that agree in all
+/// fields but [harmless](Self::harmless_fields) ones. A reload costs at most [one call a
 /// second](Self::honour_request_directives). `CDN-Cache-Control` takes precedence over `Cache-Control`. A key consists of
 /// the scheme (that of `X-Forwarded-Proto`, if there is one), authority, path and query. Other fields that [repeat the
 /// target](Self::trust_forwarded) select the response if they contradict it.
@@ -148,7 +148,7 @@ impl HttpOptions {
     /// site whose cookies no handler reads.
     ///
     /// Responses that say `public`, `s-maxage`, or a lifetime in a [targeted field](Self::targeted_fields) are for
-    /// everybody. All others are shared only by requests that agree in all fields that are not harmless, because
+    /// all clients. All others are shared only by requests that agree in all fields that are not harmless, because
     /// handlers know their users from fields with any name. Clients choose such fields, so a page has at most 64 of
     /// these responses at a time, and one without a freshness lifetime is stored for at most one second.
     ///
@@ -170,7 +170,7 @@ impl HttpOptions {
         self
     }
 
-    /// Names request fields that are meant to select responses that are not for everybody, such as a tenant or the
+    /// Names request fields that are meant to select responses that are not for all clients, such as a tenant or the
     /// version of an API. Each value has responses of its own, beyond the 64 of unknown fields, and they are stored for
     /// their whole lifetime. Name only fields whose values clients cannot choose, or few of them. Default: none.
     #[must_use]
@@ -179,7 +179,7 @@ impl HttpOptions {
         self
     }
 
-    /// Sets whether a response with a freshness lifetime is for everybody, as RFC 9111 has it, without a `public`.
+    /// Sets whether a response with a freshness lifetime is for all clients, as RFC 9111 has it, without a `public`.
     /// For origins whose `Vary` names each field that they go by. Default: `false`.
     #[must_use]
     pub fn explicit_is_shared(mut self, is_shared: bool) -> Self {

@@ -374,7 +374,7 @@ impl FlightState {
     }
 
     /// Hands a flight without a result over to a random waiter without a deadline, or to the one with the latest
-    /// deadline. If the fetch has failed, a waiter comes first whose request is not like the one that failed. The other
+    /// deadline. If the fetch has failed, a waiter comes first whose request differs from the failed one. The other
     /// waiters stay. Abandons the flight if there is no waiter, or a newer flight may have its place.
     fn hand_over(self: &Arc<Self>) {
         let goes_on = self.is_listed.load(Acquire) && self.resume_as(Progress::Running).is_some();

@@ -111,8 +111,8 @@ impl Resource {
         Shared::new(async move { task.await.unwrap_or_else(|ended| Err(StoreError::new(ended))) })
     }
 
-    /// Drops the entries, except for what is left: values only over this connection, because another one may have lost an
-    /// invalidation before. If the store acknowledges, this process forgets the cache keys as well.
+    /// Drops the entries, except for what is left: values only over this connection, because another connection may
+    /// have lost an invalidation before. If the store acknowledges, this process forgets the cache keys as well.
     async fn drop_everywhere(
         &self,
         request: u64,
@@ -158,7 +158,7 @@ impl Resource {
     /// Reads by this call. `None` if the store may have had no entry of this cache key at a moment after the call,
     /// because it has acknowledged its pending invalidation instead. The caller then asks for the lease.
     ///
-    /// Looks again after the read, which may have met another server than the one that has acknowledged an invalidation.
+    /// Looks again after the read, which may have met another server than the one with the acknowledged invalidation.
     /// What is invalidated from now on may be read by this call.
     ///
     /// PERF: one load if nothing was invalidated recently. The future of the read is made in its place, not moved there.

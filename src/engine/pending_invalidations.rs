@@ -3,8 +3,8 @@
 //! An invalidation is pending from its request until the store acknowledges it, or one of the same name that was requested
 //! later. Until then the store's answers about the name do not count in this process. It has no age.
 //!
-//! An acknowledged invalidation becomes pending again if another connection serves its name, because the server behind
-//! that connection may have lost it. It is kept until the connection that has acknowledged it has answered an operation
+//! An acknowledged invalidation becomes pending again if another connection serves its name, because its
+//! server may have lost it. It is kept until the connection that has acknowledged it has answered an operation
 //! of ten seconds later. Then a server that takes over has it, too. Without answers its age does not count, so that a
 //! long silence forgets nothing.
 
@@ -99,7 +99,7 @@ impl PendingInvalidations {
     }
 
     /// Reports whether answers of the store about this cache key do not count: its invalidation is pending, or was
-    /// acknowledged by another connection than the one that serves it, or the table is full.
+    /// acknowledged by another connection than its present one, or the table is full.
     pub(super) fn concerns(&self, key: &CacheKey, connection_of: impl Fn(&CacheKey) -> u64) -> bool {
         let (table, name) = (self.table.lock(), key.to_invalidated());
         let is_elsewhere = |known: &Acknowledged| known.by != connection_of(key);
@@ -155,7 +155,7 @@ impl PendingInvalidations {
         });
     }
 
-    /// Makes the invalidations pending that another connection serves than the one that has acknowledged them. Returns
+    /// Makes invalidations pending if their names have another connection than the acknowledging one. Returns
     /// them. After an answer, with its connection and the time when its request was sent, forgets what this connection
     /// has acknowledged long before.
     ///
@@ -239,7 +239,7 @@ const REPEATED_FOR: Duration = Duration::from_secs(60);
 /// Maximum number of acknowledged invalidations in the table; the last 9,000 are always kept. A [`Key`](crate::Key) is
 /// short, so this is a bound of memory, too.
 const MAX_ACKNOWLEDGED: usize = 10_000;
-/// Maximum number of pending invalidations. While there are so many, further ones are sent only once, and no answer of
+/// Maximum number of pending invalidations. At this number, further ones are sent only once, and no answer of
 /// the store counts.
 pub(super) const MAX_PENDING: usize = 100_000;
 
@@ -425,7 +425,7 @@ mod tests {
         assert_eq!(sent, ["1", "2", "0"].map(|key| name(key).0));
     }
 
-    /// The node that has acknowledged it may fail over, however often the others answer meanwhile.
+    /// The node that has acknowledged it may fail over, however often other nodes answer meanwhile.
     ///
     /// Seen to fail if the answers of any node forget it.
     #[test]

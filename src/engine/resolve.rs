@@ -132,7 +132,7 @@ impl Resource {
         })
     }
 
-    /// Resolves the key with a fetch that begins from now on: one of this caller, or of another one that has called since
+    /// Resolves the key with a fetch that begins from now on: one of this caller, or of another caller since
     /// or waits as well. The stored entry stays until the fill. Cancel safe, as [`resolve`](Self::resolve).
     pub(crate) fn refresh<R, F, Fut>(
         self,

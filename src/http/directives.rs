@@ -27,9 +27,9 @@ pub(super) struct Directives {
 }
 
 impl Directives {
-    /// Returns the directives of a response for this cache: those of the first targeted field with a directive that this
-    /// cache knows, otherwise of `Cache-Control`, otherwise of `Pragma`. RFC 9111 §5.4 gives `Pragma` no meaning in a
-    /// response, but origins that send `no-cache` there mean it.
+    /// Returns the directives of a response for this cache: the directives of the first targeted field with a
+    /// directive that this cache knows, otherwise of `Cache-Control`, otherwise of `Pragma`. RFC 9111 §5.4 gives
+    /// `Pragma` no meaning in a response, but origins that send `no-cache` there mean it.
     pub(super) fn for_cache(headers: &HeaderMap, targets: &[HeaderName]) -> Self {
         let none = Self { are_targeted: true, ..Self::default() };
         let targeted = targets.iter().map(|field| none.with(headers, field)).find(|directives| *directives != none);

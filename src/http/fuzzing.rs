@@ -108,5 +108,5 @@ pub fn range(request: &HeaderMap, stored: &HeaderMap, length: u64) -> (StatusCod
     }
 }
 
-/// How the stored fields of a response for everybody begin.
+/// How the stored fields of a response for all clients begin.
 const FOR_EVERYONE: &[u8] = b"+";

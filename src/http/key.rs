@@ -30,7 +30,7 @@ pub(super) struct Target<'a> {
 
 impl<'a> Target<'a> {
     /// Returns the targets that an unsafe request changes, first the one by which the origin and its clients know the
-    /// resource. Behind a proxy that it trusts, an application has two names, and its responses may be stored under
+    /// resource. An application with a trusted proxy has two names, and its responses may be stored under
     /// either. A field that lies can therefore drop entries, but add none. Fields that contradict each other count for
     /// nothing.
     pub(super) fn changed_by<B>(request: &'a Request<B>, options: &HttpOptions) -> Vec<Self> {
@@ -89,8 +89,8 @@ impl<'a> Target<'a> {
     /// It must name the same resource for every reader. Handlers go by `Host`, while the key goes by the authority of
     /// the target (RFC 9112 §3.2.2), so these must agree. A target that is only an authority (§3.2.3) would get the key
     /// of the root path, which no router takes it for. An authority with a delimiter would run into the path or the user
-    /// information of another key. Handlers also go by the fields of proxies: if those that are not in the key disagree
-    /// with it, they select the response.
+    /// information of another key. Handlers also go by the fields of proxies: if fields that are not in the key
+    /// disagree with it, they select the response.
     pub(super) fn unambiguous<B>(
         request: &'a Request<B>,
         forwarded: &mut ForwardedFields,

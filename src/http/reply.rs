@@ -299,7 +299,7 @@ fn generated(status: StatusCode) -> Response<()> {
 
 /// With the feature `axum`, a handler may return the error of a guard.
 ///
-/// The response is the one that the layer gives for the same error: an empty body, `Cache-Control: no-store`,
+/// The response equals that of the layer for the same error: an empty body, `Cache-Control: no-store`,
 /// and the status of the kind, or 503 with `Retry-After` if [`Error::retry_in`] is known:
 ///
 /// | kind | status |

@@ -188,7 +188,7 @@ impl<S> HttpCache<S> {
             let is_page = head.response.as_ref().is_ok_and(|answer| answer.response.status().is_success());
             let is_private = matches!(head.sharing, Shareability::Unshared(Unshared::Private(_), ..));
             match own {
-                // Nobody else needs the whole, so the client's own request is sent after all.
+                // No other request needs the whole, so the client's own request is sent after all.
                 Some(own) if is_page && is_private => {
                     drop(head.response);
                     let response = Box::pin(forward::forward_uncached(self.inner, *own, "miss", Uncached::Range)).await;

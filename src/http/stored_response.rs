@@ -25,7 +25,7 @@ use std::{sync::Arc, time::Duration};
 /// The head of a response that may be shared, and the requests that it may serve.
 pub(super) struct SharedHead {
     pub(super) status: StatusCode,
-    /// The end-to-end fields. Those of a stored response begin with an empty `Age` and an empty `Cache-Status`, which
+    /// The end-to-end fields. In a stored response they begin with an empty `Age` and an empty `Cache-Status`, which
     /// each reply sets. PERF: a map that grows is copied once more.
     pub(super) headers: HeaderMap,
     /// The age with which it arrived.

@@ -1,12 +1,12 @@
 //! The selecting header fields of a response, a request's values of them, and where the variants of a resource are stored
 //! (RFC 9111 §4.1).
 //!
-//! The entry of the resource itself is an *index*: the fields of `Vary`, and whether responses are for everybody. A
+//! The entry of the resource itself is an *index*: the fields of `Vary`, and whether responses are for all clients. A
 //! response is stored under a variant, the hash of the index's id and of the request's values of these fields. Dropping
 //! the index therefore makes all variants unreachable, including responses that are still being fetched. A response that
 //! varies by further fields leaves another index under its variant.
 //!
-//! If the responses are not for everybody, all other fields of the request that are not harmless select too. Clients
+//! If the responses are not for all clients, all other fields of the request that are not harmless select too. Clients
 //! choose names and values of such fields, so their hash has one of 64 names in the variant. The response is stored with
 //! the whole hash, and another combination with the same name makes a call of its own while the response is fresh.
 //!

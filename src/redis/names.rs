@@ -15,9 +15,9 @@ use std::{
 #[derive(Default)]
 pub(super) struct NamesInUse {
     /// Each place has the complement of the layout at this place that uses its second name. A layout whose place is taken
-    /// by another one begins with its first name again.
+    /// by another layout begins with its first name again.
     second: [AtomicU64; 32],
-    /// How often each layout has met entries of another one.
+    /// How often each layout has met entries of another layout.
     met: Mutex<BTreeMap<u64, u64>>,
 }
 

@@ -80,8 +80,8 @@ pub(super) fn wake(lease: &str, hash: KeyHash, left: &[u8]) -> Vec<ScriptCall> {
     inboxes.chunks(WAVE).map(call).collect()
 }
 
-/// Calls `get_or_lease`, or another script with its keys, arguments and replies. `names` are the one that the layout uses,
-/// that of the lease, and the other one of the layout.
+/// Calls `get_or_lease`, or another script with its keys, arguments and replies. `names` are the name that the layout
+/// uses, that of the lease, and the other one of the layout.
 pub(super) fn get_or_lease(
     script: &Script,
     names: &[String; 3],

@@ -87,7 +87,7 @@ impl<T> WeakShared<T> {
         self.0.upgrade().map(Shared::of)
     }
 
-    /// Returns a handle of the future if it runs. Otherwise begins another one, which later callers join.
+    /// Returns a handle of the future if it runs. Otherwise begins another future, which later callers join.
     #[cfg(any(feature = "cluster", feature = "sentinel"))]
     pub(crate) fn join_or<F: Future<Output = T> + Send + 'static>(&mut self, begin: impl FnOnce() -> F) -> Shared<T> {
         let running = self.upgrade().filter(|running| !running.is_done_and(|_| true));

@@ -92,8 +92,8 @@ impl<G: Group> Registered<G> {
     /// Registers the metrics, each with zero: a rate compares two values of a counter, and misses the first event of a
     /// counter that begins with it.
     ///
-    /// A program without a recorder has the one of `metrics` that does nothing, and may install another one at any time.
-    /// Handles of the former would do nothing for ever. It is known by its size: its type has no fields.
+    /// A program without a recorder has the one of `metrics` that does nothing, and may install another recorder at
+    /// any time. Handles of the former would do nothing for ever. It is known by its size: its type has no fields.
     #[cold]
     fn register(&self) -> Option<&G> {
         metrics::with_recorder(|recorder| {

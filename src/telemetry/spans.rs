@@ -5,7 +5,7 @@
 //!
 //! Values that are known later are recorded in the current span, because each future of the engine runs in the span of
 //! its request. A handle in each of them would make a waiter larger. If our span is off, the current one belongs to the
-//! application, and stays as it is.
+//! application, and stays unchanged.
 #![cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "what only spans show"))]
 
 use super::{counters::Meter, table::FrontEnd};

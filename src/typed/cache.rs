@@ -25,7 +25,7 @@ impl StampedeGuard {
     ///
     /// The name is the beginning of the keys, with `:` and `%` escaped: key 42 of the cache `user` is the key `user:42` of
     /// the guard. It is the [name](Self::named) of the view in metrics and statistics as well. Two views with the same
-    /// name have the same entries. The settings are those of this guard now.
+    /// name have the same entries. The settings are the present ones of this guard.
     ///
     /// ```
     /// # #[derive(Clone)] struct Db;
@@ -246,7 +246,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
         found.await
     }
 
-    /// Returns a value that is fetched anew: its fetch begins after this call, in this process or another one. Calls that
+    /// Returns a newly fetched value: its fetch begins after this call, in this process or another one. Calls that
     /// come before a fetch begins share it, in the whole fleet. Until it is stored, readers get the value that the
     /// cache has.
     ///
@@ -423,8 +423,8 @@ impl<V: Send + Sync + 'static> Cache<V> {
     ///
     /// # Errors
     ///
-    /// The first error of an invalidation. The others go on, and what the store does not acknowledge is sent again until it
-    /// does, as after [`StampedeGuard::invalidate`].
+    /// The first error of an invalidation. The other invalidations go on, and what the store does not acknowledge is
+    /// sent again until it does, as after [`StampedeGuard::invalidate`].
     /// With [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey), for an empty key, nothing is invalidated.
     pub async fn invalidate_many(&self, keys: impl IntoIterator<Item = impl ToKey>) -> Result<(), Error> {
         let resources: Result<Vec<_>, Error> =

@@ -30,7 +30,7 @@ use tokio::time::Instant;
 /// The options of one call. The policy takes the place of that of its cache.
 #[derive(Debug, Default)]
 pub(super) struct CallOptions {
-    /// PERF: behind a handle, because each call moves its options, and few have a policy of their own.
+    /// PERF: a handle, because each call moves its options, and few have a policy of their own.
     pub(super) policy: Option<Arc<Policy>>,
     pub(super) deadline: Option<Instant>,
     /// The end of the soft timeout, if it is not that of the policy.
@@ -146,7 +146,7 @@ where
         resource.resolve(policy, IN_A_TASK, fetch)
     }
 
-    /// Fetches the value anew, or shares a fetch that begins from now on. `fetch` gets what makes its context.
+    /// Fetches the value, or shares a fetch that begins from now on. `fetch` gets what makes its context.
     pub(super) fn refresh<A, E, F, Fut>(self, fetch: F) -> impl Future<Output = (Result<A, Error>, CacheStatus)> + Send
     where
         A: AnswerForm<V>,

@@ -19,7 +19,7 @@ use std::{
 /// The context of a call of [`fetch_with`](crate::CacheEntry::fetch_with).
 ///
 /// The stored value, once it is too old, saves work: the call begins where the last one ended. With a
-/// [validator](FetchOutcome::validator) it can be renewed as it is.
+/// [validator](FetchOutcome::validator) it can be renewed unchanged.
 ///
 /// ```
 /// # #[derive(Clone)] struct Db;
@@ -92,7 +92,7 @@ impl<T> FetchContext<T> {
     /// is not sent to the store if the store still has it: to renew 1 MiB, Redis gets 700 bytes in all. `None` if there is
     /// no stored value. There is one whenever there was a [validator](Self::validator).
     ///
-    /// An invalidation during the call ends the value all the same: the caller gets it, and it is not stored again.
+    /// An invalidation during the call ends the value even so: the caller gets it, and it is not stored again.
     /// [`FetchOutcome::validator`] has an example.
     #[must_use]
     pub fn unchanged(self) -> Option<FetchOutcome<T>> {

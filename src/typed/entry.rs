@@ -292,7 +292,7 @@ impl<V: Send + Sync + 'static> CacheEntry<'_, V> {
         answer.map(|answer: Answer<V>| answer.with_status(status))
     }
 
-    /// Returns a value that is fetched anew, as [`Cache::refresh`] does. A [soft timeout](Self::soft_timeout) has no effect.
+    /// Returns a newly fetched value, as [`Cache::refresh`] does. A [soft timeout](Self::soft_timeout) has no effect.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

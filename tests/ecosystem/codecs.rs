@@ -11,8 +11,8 @@ use stampede_guard::{BoxError, Codec, StampedeGuard, ValueCodec};
 use stampede_guard_support::{Down, RedisServer};
 use std::{fmt::Debug, time::Duration};
 
-/// Messages of prost, which need no serde. The number is that of the message: another message has another one. Fields
-/// that are added to a message need none, because protobuf skips what it does not know.
+/// Messages of prost, which need no serde. The number is that of the message: another message has another number.
+/// Fields that are added to a message need none, because protobuf skips what it does not know.
 pub(crate) struct Protobuf(pub(crate) u32);
 
 impl<M: prost::Message + Default + 'static> ValueCodec<M> for Protobuf {
@@ -72,7 +72,7 @@ impl<V, C: ValueCodec<V>> ValueCodec<V> for Lz4<C> {
 /// Maximum length in bytes of a value that was compressed.
 const MAX_LENGTH: usize = 64 << 20;
 
-/// Encrypts what another codec writes, so that whoever reads the store learns no more than lengths.
+/// Encrypts what another codec writes, so that a reader of the store learns no more than lengths.
 ///
 /// **Rotation**: the number of the key is a part of the id, so entries of another key are a miss, and nothing has to be
 /// decrypted with an old key. While a deploy rolls, processes with the old key and with the new one have entries of their
@@ -134,7 +134,7 @@ fn session() -> Session {
     Session::User { name: "Ann".into(), roles: vec!["editor of pages".into(); 50] }
 }
 
-/// Stores a value in one process, and reads it in another one.
+/// Stores a value in one process, and reads it in another process.
 async fn crosses<V, C>(server: &RedisServer, name: &str, codec: impl Fn() -> C, value: V)
 where
     V: Clone + Debug + PartialEq + Send + Sync + 'static,

@@ -21,10 +21,10 @@ use tracing_subscriber::{
     Layer, filter::filter_fn, layer::SubscriberExt, registry::LookupSpan, util::SubscriberInitExt,
 };
 
-/// Returns the layer that sends spans to OpenTelemetry, beside the one that writes the log.
+/// Returns the layer that sends spans to OpenTelemetry, beside the layer that writes the log.
 ///
-/// The spans of the guard have the level `DEBUG`, as those of tower-http. Its events of that level stay out, because
-/// each hit has one.
+/// The spans of the guard have the level `DEBUG`, as the spans of tower-http. Its events of that level stay out,
+/// because each hit has one.
 fn traces<S: Subscriber + for<'a> LookupSpan<'a>>(provider: &SdkTracerProvider) -> impl Layer<S> + use<S> {
     let wanted = filter_fn(|metadata| {
         let level = if metadata.is_span() { Level::DEBUG } else { Level::INFO };

@@ -1,5 +1,5 @@
-//! Which requests share a response that does not say that it is for everybody: those that agree in all fields but the
-//! harmless ones.
+//! Which requests share a response that does not say that it is for all clients: requests that agree in all fields but
+//! the harmless ones.
 
 use crate::{
     kit::{ask, at_rest, get, get_with, honouring, on_each_store, site, waiting},

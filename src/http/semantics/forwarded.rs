@@ -91,7 +91,7 @@ pub(in crate::http) fn parse(value: &HeaderValue) -> Option<PublicOrigin<'_>> {
     Some(origin)
 }
 
-/// Returns the port of the authority, or the one that its scheme implies.
+/// Returns the port of the authority, or the port of its scheme.
 pub(in crate::http) fn port<'a>(authority: &'a [u8], scheme: &str) -> &'a [u8] {
     let default: &[u8] = if scheme == "https" { b"443" } else { b"80" };
     match authority.iter().rposition(|byte| matches!(byte, b':' | b']')) {

@@ -50,8 +50,9 @@ impl CacheRequest {
         self.forwarded == ForwardedFields::Contradicting || self.has_others && !for_everyone
     }
 
-    /// Reports whether this field is one of them: unless the response is for everybody, each field that is not harmless
-    /// and not in the key. If the fields of proxies contradict the target, all of them count, for every response.
+    /// Reports whether this field is one of them: unless the response is for all clients, each field that is not
+    /// harmless and not in the key. If the fields of proxies contradict the target, all of them count, for every
+    /// response.
     pub(in crate::http) fn selects_by(&self, name: &HeaderName, for_everyone: bool, options: &HttpOptions) -> bool {
         match request_fields::kind(name) {
             FieldKind::Other => !for_everyone && !options.is_harmless(name),
@@ -237,7 +238,7 @@ impl CacheRequest {
 }
 
 /// Reports whether the request offers HTTP/2 without TLS, and no other upgrade. Some clients of HTTP/1.1 offer it with
-/// every request, and no service behind a layer can accept.
+/// every request, and no service under a layer can accept.
 fn is_h2c(headers: &HeaderMap) -> bool {
     headers.get_all(header::UPGRADE).iter().all(|line| line.as_bytes().trim_ascii().eq_ignore_ascii_case(b"h2c"))
 }

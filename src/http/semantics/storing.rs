@@ -47,7 +47,7 @@ pub(in crate::http) struct StorageTerms {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::http) struct Sharing {
     pub(in crate::http) auth_sharing: AuthSharing,
-    /// The origin says that it is for everybody, whatever the fields of a request.
+    /// The origin says that it is for all clients, whatever the fields of a request.
     pub(in crate::http) for_everyone: bool,
     /// Each request validates it for itself: `no-cache` (RFC 9111 §5.2.2.4) or a lifetime of zero, without `public`.
     pub(in crate::http) always_validated: bool,

@@ -23,7 +23,7 @@ pub(in crate::redis) struct Attempts {
 /// What is known since the last success.
 struct Failure {
     error: RedisError,
-    /// The number of attempts that have failed one after the other, with the one that runs now.
+    /// The number of attempts that have failed one after the other, with the present attempt.
     attempts: u32,
     next: Instant,
 }
@@ -54,7 +54,7 @@ impl Attempts {
     fn end(&self, error: Option<&RedisError>) {
         let mut last = self.last_failure.lock();
         match (error.filter(|error| concerns_all(error)), &mut *last) {
-            // Counted when it began, or it began together with another one that has failed.
+            // Counted when it began, or it began together with another attempt that has failed.
             (Some(error), Some(failure)) => failure.error = error.clone(),
             (Some(error), None) => *last = Some(Failure::new(error.clone(), 1)),
             (None, _) => *last = None,

@@ -57,8 +57,8 @@ pub(crate) trait CommandLink: Send + Sync {
     /// A connection that is out of step is replaced by the next command.
     fn verify(&self) -> BoxFuture<'_, ()>;
 
-    /// Returns the number of the connection that serves this name now, among all connections of this process: another one
-    /// whenever another server may serve it. 0 before the first one.
+    /// Returns the number of the connection that serves this name now, among all connections of this process: another
+    /// number whenever another server may serve it. 0 before the first one.
     fn connection(&self, name: &[u8]) -> u64;
 
     /// Returns the clock of the server that has the name.

@@ -27,7 +27,7 @@ pub(in crate::redis) trait Connect: Send + Sync + 'static {
     fn connect(&self) -> impl Future<Output = RedisResult<Connections<Self::Connection>>> + Send;
 
     /// Returns the number of the present lead. A connection holds the number from before its address was resolved, and is
-    /// replaced although it works once there is another one. Default: 0, connections are to stay.
+    /// replaced although it works once there is another lead. Default: 0, connections are to stay.
     fn lead(&self) -> u64 {
         0
     }
@@ -230,7 +230,7 @@ pub(in crate::redis) fn info_of_process() -> Cmd {
 fn run_id(info: RedisResult<Value>) -> Option<String> {
     let info: String = redis::from_redis_value(info.ok()?).ok()?;
     let id = info.lines().find_map(|line| line.strip_prefix("run_id:"))?;
-    // A proxy may answer for all servers behind it: by zeros, or by no id.
+    // A proxy may answer for all its servers: by zeros, or by no id.
     id.bytes().any(|digit| digit != b'0').then(|| id.to_owned())
 }
 

@@ -67,7 +67,7 @@ pub(super) struct Topology {
     by_hostname: bool,
     /// Makes a node, to which nothing connects before it is needed.
     make: Box<dyn Fn(Address) -> Arc<Node> + Send + Sync>,
-    /// The nodes of the last view, those that the user has named, and all masters, by each of their addresses.
+    /// The nodes of the last view, the nodes that the user has named, and all masters, by each of their addresses.
     nodes: HashMap<Address, Arc<Node>>,
     /// The master of each slot.
     owners: Box<[Option<Arc<Node>>]>,
@@ -138,7 +138,7 @@ impl Topology {
         self.seeds.iter().filter_map(|seed| self.nodes.get(seed))
     }
 
-    /// Returns the node that is announced under this address. An empty host is the one that has said so.
+    /// Returns the node that is announced under this address. An empty host is the host that has said so.
     pub(super) fn find(&self, address: &str, said_by: &Address) -> Option<&Arc<Node>> {
         self.nodes.get(&Address::parse(address, &said_by.host)?)
     }
@@ -178,7 +178,7 @@ impl Topology {
         }
         let has_moved = self.take_over(&claims, author.as_ref(), is_believed, now);
         // The connections to a node that is not a master any more are dropped, because it may become one again, with the
-        // data of another one.
+        // data of another node.
         self.nodes.retain(|address, node| {
             let [was_master, is_master] =
                 [&before, &self.masters].map(|masters| masters.iter().any(|it| Arc::ptr_eq(it, node)));
@@ -322,7 +322,7 @@ const NO_ADDRESS: (ErrorKind, &str) = (ErrorKind::InvalidClientConfig, "a node o
 const NO_NODES: (ErrorKind, &str) = (ErrorKind::InvalidClientConfig, "a cluster needs at least one node");
 const DIFFERENT_NODES: (ErrorKind, &str) =
     (ErrorKind::InvalidClientConfig, "the nodes of a cluster must not differ in user, password or TLS");
-/// Time for which all views have to be strange, before the cluster counts as another one at the same addresses.
+/// Time for which all views have to be strange, before the cluster counts as another cluster at the same addresses.
 const STRANGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
@@ -415,7 +415,7 @@ mod tests {
         assert!(!topology.is_in_doubt());
     }
 
-    /// A master keeps its higher epoch when it gives a slot away to another one.
+    /// A master keeps its higher epoch when it gives a slot away to another master.
     ///
     /// Seen to fail if the present master is not believed either.
     #[test]

@@ -21,7 +21,7 @@ struct User {
 }
 
 /// What the handlers need. It is created once, and each worker gets a clone: a guard that is created within the closure of
-/// `HttpServer::new` would be another one for each worker, with fetches of its own.
+/// `HttpServer::new` would be another guard for each worker, with fetches of its own.
 #[derive(Clone)]
 struct Users {
     database: Database,

@@ -73,7 +73,7 @@ async fn load(mut request: reqwest::RequestBuilder, cx: FetchContext<Feed>) -> R
     })
 }
 
-/// An API with one feed, which counts its responses: with the feed, and those that say that it has not changed.
+/// An API with one feed, which counts its responses: with the feed, and without it if it has not changed.
 #[derive(Clone)]
 struct Api {
     sent: Origin,

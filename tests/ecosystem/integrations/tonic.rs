@@ -1,6 +1,6 @@
 //! gRPC: a tonic service that answers through a view, and a tonic client whose calls are cached by key.
 //!
-//! The messages are those of prost. The view keeps them in protobuf, through a codec of its own. [`keyed`] keeps them with
+//! The messages are prost's. The view keeps them in protobuf, through a codec of its own. [`keyed`] keeps them with
 //! serde, whose derives `tonic_prost_build` adds with `type_attribute(".", "#[derive(serde::Serialize, ..)]")`.
 //!
 //! [`keyed`]: StampedeGuard::keyed
@@ -77,7 +77,7 @@ fn class_of(error: &(dyn std::error::Error + 'static)) -> FailureClass {
     }
 }
 
-/// Returns the status of a call that the guard could not answer: the one that the fetch has returned, otherwise one of the
+/// Returns the status of a call that the guard could not answer: that of the fetch, otherwise one of the
 /// guard, with the time after which tonic and other clients may try again.
 fn status_of(error: &Error) -> Status {
     if let Some(status) = error.origin_cloned::<Status>() {
@@ -170,8 +170,8 @@ async fn grpc_services_of_a_fleet_share_a_rate() {
     assert_eq!(bank.calls.calls(), 1);
 }
 
-/// A status of the bank that is an answer reaches each caller as it is, and the bank is asked again. One that means that it
-/// is down is repeated by the guard until the marker of the failure ends: in another process without its text.
+/// A status of the bank that is an answer reaches each caller unchanged, and the bank is asked again. One that means
+/// that it is down is repeated by the guard until the marker of the failure ends: in another process without its text.
 #[tokio::test]
 async fn grpc_errors_of_the_guard_have_their_status() {
     let (redis, open, closed) = (RedisServer::start(), bank(true), bank(false));

@@ -30,7 +30,7 @@ const MODULE_LINES: [(&str, usize); 31] = [
     ("operations", 31),
     ("outage_cache", 118),
     ("policy", 147),
-    ("redis", 3191),
+    ("redis", 3192),
     ("settings", 191),
     ("store", 1216),
     ("sync", 476),
