@@ -121,7 +121,7 @@ async fn unknown_fields_leave_64_entries_and_hits_of_browsers() {
         });
         let app = app.layer(guard.clone());
         let browser = || ask(&app, get_with("/page", &[("user-agent", "browser"), ("accept-language", "de")]));
-        for round in 0..100 {
+        for round in 0..30 {
             if browser_is_first || round > 0 {
                 let page = browser().await;
                 let is_first = round == usize::from(!browser_is_first);
