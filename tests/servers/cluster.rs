@@ -6,6 +6,7 @@ mod herd;
 mod lines;
 mod migration;
 mod near;
+mod refresh;
 pub(crate) mod shards;
 
 use self::shards::{endpoint, endpoint_of};
