@@ -103,7 +103,7 @@ impl StampedeGuard {
     /// and whether wake-ups arrive. Clones share it. It sends
     /// nothing and waits for nothing.
     ///
-    /// Show it next to the readiness of a process, and do not decide readiness by it. While the store is down the origin
+    /// Show it in a status route, and do not decide the readiness of a process by it. While the store is down the origin
     /// answers ([`StoreFailure::FailOpen`](crate::StoreFailure::FailOpen)), in each process on its own. If processes
     /// stopped being ready then, the load balancer would take the whole fleet out of service at once because of a cache.
     ///
@@ -113,12 +113,12 @@ impl StampedeGuard {
     /// use stampede_guard::{Health, StampedeGuard};
     ///
     /// // 200 while Redis is down, too: the process can answer.
-    /// async fn ready(State(guard): State<StampedeGuard>) -> (StatusCode, Json<Health>) {
+    /// async fn status(State(guard): State<StampedeGuard>) -> (StatusCode, Json<Health>) {
     ///     (StatusCode::OK, Json(guard.health()))
     /// }
     ///
     /// let guard = StampedeGuard::in_memory();
-    /// let app: Router = Router::new().route("/ready", get(ready)).with_state(guard);
+    /// let app: Router = Router::new().route("/status", get(status)).with_state(guard);
     /// # }
     /// ```
     #[must_use]
