@@ -23,7 +23,7 @@ fn guards(server: &RedisServer) -> [StampedeGuard; 2] {
 }
 
 /// Starts another application that keeps writing. It stops when the returned set is dropped.
-async fn crowd(server: &RedisServer) -> JoinSet<()> {
+pub(crate) async fn crowd(server: &RedisServer) -> JoinSet<()> {
     let (mut redis, mut crowd) = (server.connection().await, JoinSet::new());
     let junk = "x".repeat(20_000);
     let mut write = async move |i: u32| {

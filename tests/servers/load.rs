@@ -1,6 +1,6 @@
 //! A load with invalidations, in which every answer is checked.
 
-use crate::{Down, MS};
+use crate::{Down, MS, support::eventually};
 use stampede_guard::StampedeGuard;
 use std::{
     collections::BTreeMap,
@@ -24,6 +24,7 @@ use tokio::{
 struct Value {
     key: String,
     version: AtomicUsize,
+    calls: AtomicUsize,
     /// The versions whose invalidations were acknowledged, with their guards and times.
     acknowledged: std::sync::Mutex<BTreeMap<usize, (usize, Instant)>>,
     /// When each guard has last fetched which version.
@@ -50,10 +51,13 @@ pub(crate) struct Load {
     guards: [StampedeGuard; 2],
     values: Vec<Value>,
     requests: AtomicUsize,
-    calls: AtomicUsize,
     failed: AtomicUsize,
     wrong: AtomicUsize,
     stale: std::sync::Mutex<Vec<Stale>>,
+    /// Whether the load has invalidations.
+    invalidates: bool,
+    /// Whether it has none for a while.
+    is_calm: AtomicBool,
     invalidations: AtomicUsize,
     not_acknowledged: AtomicUsize,
     slowest_micros: AtomicUsize,
@@ -62,19 +66,29 @@ pub(crate) struct Load {
 
 impl Load {
     pub(crate) fn new(guards: [StampedeGuard; 2], keys: impl IntoIterator<Item = String>) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new(Self::with(guards, keys, true))
+    }
+
+    /// Returns a load without invalidations.
+    pub(crate) fn reading(guards: [StampedeGuard; 2], keys: impl IntoIterator<Item = String>) -> Arc<Self> {
+        Arc::new(Self::with(guards, keys, false))
+    }
+
+    fn with(guards: [StampedeGuard; 2], keys: impl IntoIterator<Item = String>, invalidates: bool) -> Self {
+        Self {
             guards,
             values: keys.into_iter().map(|key| Value { key, ..Value::default() }).collect(),
             requests: AtomicUsize::new(0),
-            calls: AtomicUsize::new(0),
             failed: AtomicUsize::new(0),
             wrong: AtomicUsize::new(0),
             stale: std::sync::Mutex::default(),
+            invalidates,
+            is_calm: AtomicBool::new(false),
             invalidations: AtomicUsize::new(0),
             not_acknowledged: AtomicUsize::new(0),
             slowest_micros: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
-        })
+        }
     }
 
     async fn ask(self: &Arc<Self>, guard: usize, key: usize) {
@@ -83,7 +97,7 @@ impl Load {
         let began = Instant::now();
         let load = self.clone();
         let fetch = async move || {
-            load.calls.fetch_add(1, Relaxed);
+            load.values[key].calls.fetch_add(1, Relaxed);
             let version = load.values[key].version.load(SeqCst);
             tokio::time::sleep(5 * MS).await;
             load.values[key].fetched.lock().expect("no panic").insert((guard, version), Instant::now());
@@ -119,7 +133,7 @@ impl Load {
         }
     }
 
-    /// Makes 200 requests a second, one in twenty of them an invalidation, until the end.
+    /// Makes 200 requests a second until the end, one in twenty of them an invalidation if the load has any.
     pub(crate) async fn run(self: Arc<Self>) {
         let (mut ticks, mut tasks) = (interval(5 * MS), JoinSet::new());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
@@ -131,7 +145,7 @@ impl Load {
             let (load, guard, key) = (self.clone(), n % 2, fastrand::usize(..self.values.len()));
             tasks.spawn(async move {
                 match n % 20 {
-                    7 => load.change(guard, key).await,
+                    7 if load.invalidates && !load.is_calm.load(SeqCst) => load.change(guard, key).await,
                     _ => load.ask(guard, key).await,
                 }
             });
@@ -148,11 +162,11 @@ impl Load {
         self.ended.store(true, SeqCst);
         running.await.expect("no panic");
         let of = |count: &AtomicUsize| count.load(SeqCst);
-        let errors: u64 = self.guards.iter().map(|guard| guard.stats().store_errors).sum();
+        let errors = self.store_errors();
         println!(
             "{what}: {} requests, {} calls, slowest {} us, {} invalidations, {} not acknowledged, {errors} store errors",
             of(&self.requests),
-            of(&self.calls),
+            self.calls_for(|_| true),
             of(&self.slowest_micros),
             of(&self.invalidations),
             of(&self.not_acknowledged),
@@ -168,6 +182,36 @@ impl Load {
             (0, 0, 0),
             "failed, wrong, invalidated by its own process"
         );
+    }
+
+    pub(crate) fn invalidates(&self) -> bool {
+        self.invalidates
+    }
+
+    /// Waits, without further invalidations, until the ones that the store has not acknowledged were sent again.
+    pub(crate) async fn calms_down(&self) {
+        self.is_calm.store(true, SeqCst);
+        for guard in &self.guards {
+            eventually("invalidations are sent again", async || guard.health().pending_invalidations == 0).await;
+        }
+        self.is_calm.store(false, SeqCst);
+    }
+
+    /// Requests each key once.
+    pub(crate) async fn warm_up(self: &Arc<Self>) {
+        for key in 0..self.values.len() {
+            self.ask(0, key).await;
+        }
+    }
+
+    /// Returns the number of calls of the origin for some keys.
+    pub(crate) fn calls_for(&self, counts: impl Fn(&str) -> bool) -> usize {
+        self.values.iter().filter(|value| counts(&value.key)).map(|value| value.calls.load(SeqCst)).sum()
+    }
+
+    /// Returns the number of errors that the guards have seen of the store.
+    pub(crate) fn store_errors(&self) -> u64 {
+        self.guards.iter().map(|guard| guard.stats().store_errors).sum()
     }
 
     pub(crate) fn guards(&self) -> &[StampedeGuard; 2] {

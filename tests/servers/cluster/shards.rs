@@ -56,6 +56,29 @@ impl Shards {
         endpoint(&self.masters)
     }
 
+    /// Returns all nodes.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = &RedisServer> {
+        self.masters.iter().chain(&self.replicas)
+    }
+
+    /// Changes a setting of all nodes.
+    pub(crate) async fn set(&self, setting: &str, value: &str) {
+        for node in self.nodes() {
+            command::<()>(node, &format!("CONFIG SET {setting} {value}")).await;
+        }
+    }
+
+    /// Waits until each node describes the nodes with these words.
+    pub(crate) async fn described_by(&self, words: &[String]) {
+        for node in self.nodes() {
+            eventually("each node has heard of it", async || {
+                let nodes: String = command(node, "CLUSTER NODES").await;
+                words.iter().all(|word| nodes.contains(word))
+            })
+            .await;
+        }
+    }
+
     /// Waits until the replica of this master serves as a master. The other masters know it then.
     pub(crate) async fn promoted(&self, shard: usize) {
         eventually("the replica serves", async || serves(&self.replicas[shard]).await).await;

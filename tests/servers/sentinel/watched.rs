@@ -21,12 +21,23 @@ impl Watched {
 
     /// Starts servers with further arguments, and sentinels with further lines of configuration.
     pub(crate) async fn with(args: &[&str], config: &[&str]) -> Self {
+        let servers = Self::servers(args);
+        let port = servers[0].port();
+        Self::watch(servers, "127.0.0.1", port, config).await
+    }
+
+    /// Starts servers with further arguments, which nothing watches yet.
+    pub(crate) fn servers(args: &[&str]) -> Vec<RedisServer> {
         let args = [&SERVER[..], args].concat();
-        let servers: Vec<_> = (0..3).map(|_| RedisServer::with(&args)).collect();
+        (0..3).map(|_| RedisServer::with(&args)).collect()
+    }
+
+    /// Makes the first server the master, and starts sentinels that watch it, all by way of this address.
+    pub(crate) async fn watch(servers: Vec<RedisServer>, host: &str, port: u16, config: &[&str]) -> Self {
         for replica in &servers[1..] {
-            replicate(replica, &servers[0], servers[0].port()).await;
+            replicate(replica, &servers[0], port).await;
         }
-        let monitor = format!("sentinel monitor main 127.0.0.1 {} 2", servers[0].port());
+        let monitor = format!("sentinel monitor main {host} {port} 2");
         let config = [&[monitor.as_str()], &SENTINEL[..], config].concat();
         let sentinels = (0..3).map(|_| RedisServer::sentinel(&config)).collect();
         let watched = Self { servers, sentinels };

@@ -1,9 +1,12 @@
 //! A misbehaving network between clients and a server.
 
+use socket2::{SockFilter, SockRef};
 use std::{
     convert::Infallible,
     io,
     net::SocketAddr,
+    os::fd::AsFd,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -42,6 +45,8 @@ pub enum Mode {
     NoReplies,
     /// Bytes are lost in both directions; connections stay open, and new ones can be made.
     HalfOpen,
+    /// The host is gone: packets to it vanish, so that nothing is acknowledged and no connection is made or closed.
+    Gone,
     /// Requests are held until another mode is set.
     HoldRequests,
     /// Requests arrive and are executed; replies and messages are held until another mode is set.
@@ -122,9 +127,10 @@ impl Drop for Relay {
 }
 
 async fn accept(listener: TcpListener, server: SocketAddr, state: Arc<State>) -> Infallible {
-    let mut held = Vec::new();
+    let (mut held, mut vanishing) = (Vec::new(), pin!(vanish(&listener, &state)));
     loop {
         let near = tokio::select! {
+            never = &mut vanishing => match never {},
             Ok((near, _)) = listener.accept() => near,
             () = time::sleep(QUIET), if !held.is_empty() => {
                 if *state.mode.borrow() == Mode::HoldConnections {
@@ -145,23 +151,41 @@ async fn accept(listener: TcpListener, server: SocketAddr, state: Arc<State>) ->
     }
 }
 
+/// Lets all packets to the socket vanish whenever the host is [`Gone`](Mode::Gone): the kernel drops them unseen.
+async fn vanish(socket: &impl AsFd, state: &State) -> Infallible {
+    let (mut modes, socket) = (state.mode.subscribe(), SockRef::from(socket));
+    loop {
+        modes.wait_for(|mode| *mode == Mode::Gone).await.expect("the state outlives this");
+        socket.attach_filter(&[DROP_PACKET]).expect("the kernel has packet filters");
+        modes.wait_for(|mode| *mode != Mode::Gone).await.expect("the state outlives this");
+        socket.detach_filter().expect("it has one");
+    }
+}
+
 /// Passes bytes on until one side closes, or the connection is cut.
-fn serve(near: TcpStream, server: SocketAddr, state: Arc<State>) {
+fn serve(mut near: TcpStream, server: SocketAddr, state: Arc<State>) {
     let mut cuts = state.cuts.subscribe();
     tokio::spawn(async move {
+        let Ok(socket) = near.as_fd().try_clone_to_owned() else { return };
         let passed_on = async {
-            let far = TcpStream::connect(server).await?;
+            let mut far = TcpStream::connect(server).await?;
             far.set_zero_linger()?;
             near.set_nodelay(true)?;
             far.set_nodelay(true)?;
-            let (near, far) = (near.into_split(), far.into_split());
+            let (near, far) = (near.split(), far.split());
             tokio::select! {
                 end = pass_on(near.0, far.1, Way::There, &state) => end,
                 end = pass_on(far.0, near.1, Way::Back, &state) => end,
             }
         };
+        // A host that is gone closes nothing.
+        let closes = async {
+            let _ = passed_on.await;
+            let _ = state.mode.subscribe().wait_for(|mode| *mode != Mode::Gone).await;
+        };
         tokio::select! {
-            _ = passed_on => {}
+            () = closes => {}
+            never = vanish(&socket, &state) => match never {},
             _ = cuts.changed() => {}
         }
     });
@@ -189,7 +213,7 @@ async fn pass_on(
                 continue;
             }
             let mode = *state.mode.borrow();
-            torn |= mode == Mode::HalfOpen || (mode == Mode::NoReplies && way == Way::Back);
+            torn |= matches!(mode, Mode::HalfOpen | Mode::Gone) || (mode == Mode::NoReplies && way == Way::Back);
             let late = if let Mode::Delay(late) = mode { late } else { Duration::ZERO };
             if !torn {
                 let _ = sender.send((Instant::now() + late, buffer[..read].to_vec()));
@@ -228,6 +252,8 @@ fn one_less(count: &AtomicUsize) -> bool {
 
 /// Time without a new connection after which [`Mode::LastFirst`] serves the next held connection.
 const QUIET: Duration = Duration::from_millis(20);
+/// A packet filter that keeps nothing of any packet (`BPF_RET | BPF_K`, 0 bytes).
+const DROP_PACKET: SockFilter = SockFilter::new(0x06, 0, 0, 0);
 /// Bytes per piece in [`Mode::Trickle`].
 const DROP: usize = 16;
 /// Pause after each piece in [`Mode::Trickle`].
