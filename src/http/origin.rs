@@ -324,8 +324,10 @@ impl OriginResponse<'_> {
             self.recorder.selected(request, for_everyone);
         }
         let remaining = fields.remaining(&self.redirects);
-        // An index that the response does not need any more ends.
-        let keeps_redirects = remaining.len() < named || others.is_some();
+        // An index that the response does not need any more ends. One without fields came from a request with others.
+        let is_needed = |index: &SelectingFields| index.len() == 0 && index.for_everyone == for_everyone;
+        let mut indexes = self.redirects.iter().filter_map(|redirect| redirect.via.downcast_ref());
+        let keeps_redirects = remaining.len() < named || others.is_some() || indexes.any(is_needed);
         // The fields of proxies are a part of each variant.
         let is_selected = others.is_some() && (self.redirects.is_empty() || !remaining.for_everyone);
         let secondary_key = match remaining.len() {
