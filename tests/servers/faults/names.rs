@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// The names do not resolve: without TLS a guard connects to addresses, while redirections name the hosts.
 ///
-/// Seen to fail if nodes are connected to by the names that they announce.
+/// Seen to fail (invalidations stay pending) if nodes are connected to by the names that they announce.
 #[tokio::test]
 async fn cluster_that_announces_host_names_leaves_nothing_stale() {
     if RedisServer::is_older_than(7, 0) {
