@@ -1,4 +1,5 @@
-//! The guide: a page for each question. Documentation only; these modules contain no items.
+//! The guide: a page for each question. Documentation only; these modules contain no items. A path such as `examples/` or
+//! `docs/lab` is one of the repository, and its `cargo run` needs a clone: the package has the library alone.
 //!
 //! | page | answers |
 //! |---|---|
