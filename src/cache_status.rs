@@ -19,7 +19,8 @@ pub enum CacheStatus {
     /// answer in time, or the response of the leader was too old for this request.
     FailOpen,
     /// Rejected: the fetch that this request waited for failed, unless its error is an
-    /// [answer](crate::FailureClass::Answer), or the request could not wait for it any longer.
+    /// [answer](crate::FailureClass::Answer), a [failure marker](crate::StampedeGuard::failure_ttl) holds the key, or the
+    /// request could not wait any longer.
     Rejected,
 }
 
