@@ -3,7 +3,8 @@
 # our own figures. Installs redis-server if it is missing.
 #
 #     scripts/compare.sh            everything, in less than twenty minutes on two cores, including the build; writes
-#                                   docs/lab/comparison.md and docs/lab/comparison_*.svg. The peers need Rust 1.92 or later
+#                                   docs/lab/comparison.md, docs/lab/comparison_*.svg and the table of README.md. The peers
+#                                   need Rust 1.92 or later
 #     scripts/compare.sh --quick    only our own rows, redis-rs and moka: a minute, plus two or three for the build
 #
 # Further arguments go to the program: --repeats N, --only SCENARIO, --subject NAME; see tools/peers/src/main.rs.
@@ -23,7 +24,7 @@ main() {
         compare -- "$@"
     else
         need_cargo 1.92
-        compare --features peers -- --docs docs/lab "$@"
+        compare --features peers -- --docs docs/lab --readme README.md "$@"
     fi
     printf 'scripts/compare.sh: %d min %d s\n' $((SECONDS / 60)) $((SECONDS % 60)) >&2
 }

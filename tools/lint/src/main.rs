@@ -1,7 +1,9 @@
-//! Checks what the compiler cannot: the words of comments and documents, and the imports within `src/`.
+//! Checks what the compiler cannot: the words of comments and documents, the figures of README.md, and the imports within
+//! `src/`.
 //!
 //! ```console
 //! cargo run -q -p lint -- words        # words that hide the actor, retired names, long test names
+//! cargo run -q -p lint -- quotes       # the comparison in README.md is that of docs/lab
 //! cargo run -q -p lint -- structure    # circles of files, knots of top-level modules, sizes, states and tables of the engine
 //! cargo run -q -p lint -- examples     # public functions without an example
 //! cargo run -q -p lint -- all
@@ -15,6 +17,7 @@ mod engine;
 mod examples;
 mod imports;
 mod modules;
+mod quotes;
 mod rust;
 mod sizes;
 mod structure;
@@ -43,11 +46,12 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let checks: &[fn(&Files) -> Findings] = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["words"] => &[words::check],
+        ["quotes"] => &[quotes::check],
         ["structure"] => &[structure::check],
         ["examples"] => &[examples::check],
-        ["all"] => &[words::check, structure::check, examples::check],
+        ["all"] => &[words::check, quotes::check, structure::check, examples::check],
         _ => {
-            eprintln!("usage: cargo run -q -p lint -- words|structure|examples|all");
+            eprintln!("usage: cargo run -q -p lint -- words|quotes|structure|examples|all");
             return ExitCode::from(2);
         }
     };

@@ -23,6 +23,7 @@ mod report;
 mod scenarios;
 mod subject;
 mod subjects;
+mod summary;
 mod table;
 
 use clap::Parser;
@@ -45,9 +46,12 @@ struct Args {
     /// Only subjects whose name contains this text, and the subjects they are compared with; no JSON and no files.
     #[arg(long)]
     subject: Option<String>,
-    /// Directory for comparison.md and its pictures. Without it, they are not written.
+    /// Directory for comparison.md and its pictures. Without it, they are not written. Needs every peer.
     #[arg(long)]
     docs: Option<PathBuf>,
+    /// The document that quotes the summary of comparison.md, between the same markers.
+    #[arg(long, requires = "docs")]
+    readme: Option<PathBuf>,
 }
 
 impl Args {
@@ -81,7 +85,11 @@ async fn compare(args: Args) -> Result<()> {
         return Ok(());
     }
     if let Some(docs) = &args.docs {
-        report::write(&docs.join("comparison.md"), &tables)?;
+        let summary = summary::block(&tables)?;
+        report::write(&docs.join("comparison.md"), &summary, &tables)?;
+        if let Some(readme) = &args.readme {
+            summary::quote(readme, &summary)?;
+        }
         #[cfg(feature = "peers")]
         picture::draw(docs, &tables)?;
     }

@@ -37,8 +37,8 @@ fn spread(row: &Row, column: &str, digits: usize) -> String {
     }
 }
 
-/// Writes the whole document.
-pub(crate) fn write(path: &Path, tables: &[Table]) -> Result<()> {
+/// Writes the whole document, with the table that README.md quotes.
+pub(crate) fn write(path: &Path, summary: &str, tables: &[Table]) -> Result<()> {
     let mut text = String::from("# Compared with its peers\n\n");
     let _ = writeln!(
         text,
@@ -52,7 +52,7 @@ pub(crate) fn write(path: &Path, tables: &[Table]) -> Result<()> {
             run("redis-server", &["--version"]).split(" sha").next().unwrap_or_default(),
         ))
     );
-    let _ = writeln!(text, "{}\n", wrapped(READ));
+    let _ = writeln!(text, "{}\n\n## In short\n\n{summary}", wrapped(READ));
     let _ = writeln!(text, "![Herd: origin calls and last answer](comparison_herd.svg)\n");
     let _ = writeln!(text, "## Goals\n\n{}\n", reached::table(tables)?);
     for one in tables {
@@ -88,20 +88,27 @@ fn machine() -> String {
     )
 }
 
-fn run(name: &str, arguments: &[&str]) -> String {
+pub(crate) fn run(name: &str, arguments: &[&str]) -> String {
     let output = Command::new(name).args(arguments).output().map(|output| output.stdout).unwrap_or_default();
     String::from_utf8_lossy(&output).lines().next().unwrap_or_default().trim().to_owned()
 }
 
 fn versions() -> String {
-    let lock = include_str!("../Cargo.lock");
-    let packages = lock.split("[[package]]").filter_map(|package| {
-        let field =
-            |name: &str| package.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim_matches('"'));
-        let (name, version) = (field("name = ")?, field("version = ")?);
-        PEERS.contains(&name).then(|| format!("{name} {version}"))
-    });
-    packages.collect::<Vec<_>>().join(", ")
+    let shown = locked().filter(|(name, _)| PEERS.contains(name)).map(|(name, version)| format!("{name} {version}"));
+    shown.collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the version of the package that is built.
+pub(crate) fn version(name: &str) -> Option<&'static str> {
+    locked().find_map(|(other, version)| (other == name).then_some(version))
+}
+
+/// Returns the names and versions in the lock file.
+fn locked() -> impl Iterator<Item = (&'static str, &'static str)> {
+    include_str!("../Cargo.lock").split("[[package]]").filter_map(|package| {
+        let field = |name| package.lines().find_map(|line: &str| line.strip_prefix(name)?.strip_prefix(" = "));
+        Some((field("name")?.trim_matches('"'), field("version")?.trim_matches('"')))
+    })
 }
 
 /// Wraps the text into lines of at most 120 characters.

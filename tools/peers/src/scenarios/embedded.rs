@@ -1,6 +1,8 @@
 //! Hits within the process, compared with moka's `get`, and the overhead of the HTTP layer.
 
 use super::Bench;
+#[cfg(feature = "peers")]
+use crate::subjects::amalgam;
 use crate::{
     Result,
     child::{self, Child},
@@ -86,6 +88,8 @@ struct Hot {
     near: StampedeGuard,
     moka: moka::future::Cache<String, Arc<String>>,
     #[cfg(feature = "peers")]
+    amalgam: ::amalgam::Cache<Arc<String>>,
+    #[cfg(feature = "peers")]
     foyer: foyer::Cache<String, Arc<String>>,
 }
 
@@ -98,7 +102,6 @@ impl Hot {
             // The first request fills the key, the later ones read it.
             for _ in 0..3 {
                 let value = async || Ok::<_, Infallible>(crate::origin::value());
-                guard.fetch(KEY, value).await?;
                 guard.cache(VIEW).entry(KEY).fetch_arc(value).await?;
                 serve::answer(guard.layer(service_fn(page)), serve::request::<Full<Bytes>>(KEY)).await?;
                 guard.drain().await;
@@ -110,6 +113,8 @@ impl Hot {
             embedded,
             near,
             moka,
+            #[cfg(feature = "peers")]
+            amalgam: amalgam::in_memory(KEY, crate::origin::value()).await?,
             #[cfg(feature = "peers")]
             foyer: {
                 let foyer = foyer::CacheBuilder::new(100_000).build();
@@ -138,8 +143,16 @@ impl Hot {
             MOKA => time(async || self.moka.get(KEY).await).await,
             MOKA_TRY => time(async || self.moka.try_get_with_by_ref(KEY, async { Err::<_, ()>(()) }).await).await,
             FETCH_ARC => shared(&self.embedded).await,
-            FETCH => time(async || self.embedded.fetch(KEY, value).await).await,
+            FETCH => {
+                let values = self.embedded.cache::<String>(VIEW);
+                time(async || values.fetch(KEY, value).await).await
+            }
             NEAR => shared(&self.near).await,
+            #[cfg(feature = "peers")]
+            AMALGAM => {
+                let miss = |_| async { Err::<Arc<String>, _>(std::io::Error::other("a miss")) };
+                time(async || self.amalgam.get_or_set(KEY, miss).await).await
+            }
             #[cfg(feature = "peers")]
             FOYER => time(async || self.foyer.get(KEY)).await,
             LAYER => {
@@ -200,10 +213,12 @@ pub(crate) const NEAR_LAYER: &str = "stampede-guard layer, near cache";
 pub(crate) const BARE: &str = "the same service without the layer";
 const FETCH: &str = "stampede-guard fetch, embedded";
 const MOKA_TRY: &str = "moka try_get_with";
+pub(crate) const AMALGAM: &str = "amalgam-cache get_or_set";
 const FOYER: &str = "foyer get";
-const ROWS: &[&str] = &[NEAR, FETCH_ARC, FETCH, MOKA, MOKA_TRY, FOYER, NEAR_LAYER, LAYER, BARE];
+const ROWS: &[&str] = &[NEAR, FETCH_ARC, FETCH, MOKA, MOKA_TRY, AMALGAM, FOYER, NEAR_LAYER, LAYER, BARE];
 const HOW: &str = "One key, requested in a loop by one thread and by two. `moka get` and `foyer get` look it up and \
-    clone an `Arc<String>`; `fetch_arc` returns an `Arc<String>`, and `fetch` decodes a new `String`. 2.00 means \
+    clone an `Arc<String>`, and so does amalgam-cache's `get_or_set`, without Redis; `fetch_arc` returns an \
+    `Arc<String>`, and `fetch` of a view decodes a new `String`. 2.00 means \
     twice as many per second as `moka get`. The last three rows build a request, call the service and read the \
     response body, with and without our layer.";
 const COLUMNS: &[Column] = &[

@@ -1,7 +1,7 @@
 //! The subjects, one file each.
 
 #[cfg(feature = "peers")]
-mod amalgam;
+pub(crate) mod amalgam;
 #[cfg(feature = "peers")]
 mod axum_response_cache;
 #[cfg(feature = "peers")]
@@ -41,6 +41,8 @@ pub(crate) const ALL: &[Entry] = &[
     tower_http_cache::ENTRY,
     #[cfg(feature = "peers")]
     amalgam::ENTRY,
+    #[cfg(feature = "peers")]
+    amalgam::STRICT,
     #[cfg(feature = "peers")]
     cached::ENTRY,
     own::EMBEDDED,

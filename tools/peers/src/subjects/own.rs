@@ -14,22 +14,20 @@ use tower::Layer;
 
 pub(crate) const FETCH: Entry = Entry {
     name: "stampede-guard fetch",
-    how: "`fetch` of a `String` over a `redis::Client`; fresh for 600 s, otherwise defaults",
+    how: "`fetch` of a view of `String`s over a `redis::Client`; fresh for 600 s, otherwise defaults",
     kind: Kind::Shared,
     make: |Setting { url, origin }| {
-        Box::pin(
-            async move { Ok(Box::new(FetchContext { guard: guard(Client::open(url)?), origin, shared: None }) as _) },
-        )
+        Box::pin(async move { Ok(Box::new(View::new(guard(Client::open(url)?), origin, Hits::Owned)) as _) })
     },
 };
 
 pub(crate) const NEAR: Entry = Entry {
     name: "stampede-guard near cache",
-    how: "`fetch_arc` of a `String` over a `redis::Client` with `near_cache(NearCacheConfig::max_bytes(64 << 20))`; fresh for \
+    how: "`fetch_arc` of a view of `String`s over a `redis::Client` with `near_cache(NearCacheConfig::max_bytes(64 << 20))`; fresh for \
         600 s, otherwise defaults. Its hits come from its memory",
     kind: Kind::Shared,
     make: |Setting { url, origin }| {
-        Box::pin(async move { Ok(Box::new(FetchContext::shared(near(Client::open(url)?), origin)) as _) })
+        Box::pin(async move { Ok(Box::new(View::new(near(Client::open(url)?), origin, Hits::Shared)) as _) })
     },
 };
 
@@ -44,12 +42,12 @@ pub(crate) const LAYER: Entry = Entry {
 
 pub(crate) const EMBEDDED: Entry = Entry {
     name: "stampede-guard embedded",
-    how: "`fetch_arc` over `StampedeGuard::in_memory()`; fresh for 600 s, otherwise defaults",
+    how: "`fetch_arc` of a view of `String`s over `StampedeGuard::in_memory()`; fresh for 600 s, otherwise defaults",
     kind: Kind::Local,
     make: |Setting { origin, .. }| {
         Box::pin(async move {
             let guard = StampedeGuard::in_memory().policy(Policy::fresh_for(TTL));
-            Ok(Box::new(FetchContext::shared(guard, origin)) as _)
+            Ok(Box::new(View::new(guard, origin, Hits::Shared)) as _)
         })
     },
 };
@@ -62,32 +60,38 @@ pub(crate) fn near(client: Client) -> StampedeGuard {
     guard(client).near_cache(NearCacheConfig::max_bytes(64 << 20))
 }
 
-struct FetchContext {
+struct View {
     guard: StampedeGuard,
+    values: Cache<String>,
     origin: Origin,
-    /// The view whose hits share the decoded value.
-    shared: Option<Cache<String>>,
+    hits: Hits,
 }
 
-impl FetchContext {
-    fn shared(guard: StampedeGuard, origin: Origin) -> Self {
-        let shared = Some(guard.cache("value"));
-        Self { guard, origin, shared }
+/// Whether each hit decodes a value of its own, or hits share the decoded one.
+#[derive(Clone, Copy)]
+enum Hits {
+    Owned,
+    Shared,
+}
+
+impl View {
+    fn new(guard: StampedeGuard, origin: Origin, hits: Hits) -> Self {
+        Self { values: guard.cache("value"), guard, origin, hits }
     }
 }
 
-impl Subject for FetchContext {
+impl Subject for View {
     fn get(&self, key: &str) -> Boxed<Result<usize, String>> {
-        let (guard, shared) = (self.guard.clone(), self.shared.clone());
+        let (values, hits) = (self.values.clone(), self.hits);
         let (origin, key) = (self.origin.clone(), key.to_owned());
         Box::pin(async move {
             let call = {
                 let key = key.clone();
                 async move || origin.value(&key).await
             };
-            let length = match shared {
-                Some(values) => values.entry(key).fetch_arc(call).await.map(|value| value.len()),
-                None => guard.fetch(key, call).await.map(|value: String| value.len()),
+            let length = match hits {
+                Hits::Owned => values.fetch(key, call).await.map(|value| value.len()),
+                Hits::Shared => values.entry(key).fetch_arc(call).await.map(|value| value.len()),
             };
             length.map_err(|error| error.to_string())
         })
