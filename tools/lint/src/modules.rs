@@ -4,7 +4,7 @@ use crate::{Files, Findings};
 use std::collections::BTreeMap;
 
 /// Maximum number of code lines of the library. To be lowered with the library.
-const LINES: usize = 18017;
+const LINES: usize = 18016;
 
 /// Maximum number of code lines of each module. To be lowered with the module.
 const MODULE_LINES: [(&str, usize); 31] = [
@@ -21,7 +21,7 @@ const MODULE_LINES: [(&str, usize); 31] = [
     ("guide", 13),
     ("health", 52),
     ("hot_keys", 140),
-    ("http", 2783),
+    ("http", 2784),
     ("key", 501),
     ("layout", 21),
     ("lib", 95),
