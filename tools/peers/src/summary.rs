@@ -137,6 +137,6 @@ const ROWS: [(&str, Cell); 6] = [
     ("Redis stopped for 3 s, and killed for 15 s: failed requests; worst latency of each", |it| it.outage()),
 ];
 const NOTE: &str = "amalgam-cache has memory, backplane and locker over Redis, fail-safe, breakers, and timeouts of 250 ms, \
-    its locker of 1 s. Its hits come from memory.";
+    its locker of 1 s. Its hits come from memory. With its defaults, on 2026-11-22, its herd took 389 ms.";
 const BEGIN: &str = "<!-- comparison, written by scripts/compare.sh -->";
 const END: &str = "<!-- end of comparison -->";
