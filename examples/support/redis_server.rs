@@ -23,9 +23,16 @@ impl RedisServer {
     /// Starts a server on a free port: `redis-server` of the PATH, or the binary that `STAMPEDE_REDIS_SERVER` names.
     pub async fn start() -> Result<Self> {
         let dir = tempfile::tempdir()?;
-        let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
-        let process = run(port, &dir).await?;
-        Ok(Self { url: format!("redis://127.0.0.1:{port}"), port, process, dir })
+        let mut tried = 1;
+        loop {
+            let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+            match run(port, &dir).await {
+                Ok(process) => return Ok(Self { url: format!("redis://127.0.0.1:{port}"), port, process, dir }),
+                // Another program may have taken the port since.
+                Err(_) if tried < PORTS => tried += 1,
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Kills the server and waits for its end. Dropping it would not wait.
@@ -108,5 +115,8 @@ async fn ready(process: &mut Child) -> Result<()> {
 }
 
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum number of ports that a start tries.
+const PORTS: u32 = 3;
+/// Maximum number of failed attempts to start again.
 const TRIES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(50);
