@@ -318,15 +318,13 @@ impl OriginResponse<'_> {
         if terms.lifetime.is_none() && headers.contains_key(header::CONTENT_ENCODING) {
             fields = fields.with(header::ACCEPT_ENCODING).ok_or(Uncached::Vary)?;
         }
-        let (named, others, is_unknown) = (fields.len(), request.others(for_everyone), request.is_unknown(&fields));
+        let (others, is_unknown) = (request.others(for_everyone), request.is_unknown(&fields));
         if others.is_some() {
             self.recorder.selected(request, for_everyone);
         }
-        let remaining = fields.remaining(&self.redirects);
-        // An index that the response does not need any more ends. One without fields came from a request with others.
-        let plain = SelectingFields::without_vary(for_everyone);
-        let is_plain = self.redirects.iter().any(|index| index.via.downcast_ref() == Some(&plain));
-        let keeps_redirects = remaining.len() < named || others.is_some() || is_plain;
+        let (needs_index, remaining) = fields.remaining(&self.redirects);
+        // An index that the response does not need any more ends.
+        let keeps_redirects = needs_index || others.is_some();
         // The fields of proxies are a part of each variant.
         let is_selected = others.is_some() && (self.redirects.is_empty() || !remaining.for_everyone);
         let secondary_key = match remaining.len() {

@@ -63,13 +63,16 @@ impl SelectingFields {
         self.sorted()
     }
 
-    /// Removes the fields that an index on the redirect path has.
-    pub(super) fn remaining(mut self, redirects: &[FollowedRedirect]) -> Self {
+    /// Removes the fields that an index on the redirect path has. Reports whether the response needs such an index: for one
+    /// of its fields, or because it has the same audience and no field, as the index of a request with other fields has.
+    pub(super) fn remaining(mut self, redirects: &[FollowedRedirect]) -> (bool, Self) {
+        let (named, for_everyone, mut is_needed) = (self.vary.len(), self.for_everyone, false);
         for index in redirects.iter().filter_map(|redirect| redirect.via.downcast_ref::<Self>()) {
+            is_needed |= index.vary.is_empty() && index.for_everyone == for_everyone;
             self.vary.retain(|field| !index.vary.contains(field));
             self.for_everyone |= !index.for_everyone;
         }
-        self
+        (is_needed || self.vary.len() < named, self)
     }
 
     /// Writes the request's values of the fields of `Vary`: the same bytes for all requests that select the same

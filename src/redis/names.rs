@@ -114,7 +114,7 @@ pub(super) fn entry_name(key: &CacheKey, is_second: bool) -> String {
 /// Returns the digit of the second or of the first name of a layout. They are never the same.
 fn digit(layout: u64, is_second: bool) -> char {
     let further = if is_second { 1 + (layout >> 4) % (LAYOUTS - 1) } else { 0 };
-    char::from(b'0' + ((layout % LAYOUTS + further) % LAYOUTS) as u8)
+    (b'0' + ((layout % LAYOUTS + further) % LAYOUTS) as u8) as char
 }
 
 /// Returns the name under which the entry of write number `number` waits for the script of its fill.
