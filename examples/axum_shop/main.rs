@@ -70,7 +70,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let routes = pages::app(guard.clone(), Shop::new(&guard, database.clone()));
     // Requests in progress are answered, and no further ones are accepted.
     axum::serve(listener, routes).with_graceful_shutdown(interrupted()).await?;
-    // What clients have left behind goes on for a while, so that its result is stored.
+    // What clients have left goes on for a while, so that its result is stored.
     let left = guard.drain_within(Duration::from_secs(10)).await;
     if left > 0 {
         eprintln!("{left} tasks are left");

@@ -114,7 +114,7 @@ async fn rate_changed(user: User, State(app): State<App>) -> Result<StatusCode, 
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The page of the product shows the stock. Its URL is another one than that of the request.
+/// The page of the product shows the stock. Its URL is not that of the request.
 async fn order(user: User, State(app): State<App>, Path(name): Path<String>) -> Result<Redirect, Failure> {
     let page = format!("/products/{name}").parse().map_err(|_| StatusCode::NOT_FOUND)?;
     if !app.shop.order(user.name, name).await? {

@@ -246,7 +246,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
         found.await
     }
 
-    /// Returns a newly fetched value: its fetch begins after this call, in this process or another one. Calls that
+    /// Returns a newly fetched value: its fetch begins after this call, in this process or in another. Calls that
     /// come before a fetch begins share it, in the whole fleet. Until it is stored, readers get the value that the
     /// cache has.
     ///

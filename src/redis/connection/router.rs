@@ -177,7 +177,7 @@ impl Cluster {
     }
 
     /// Asks the nodes until one of them answers. Without a doubt it begins with the nodes that the user has named, whose
-    /// loss is reported. Otherwise each node has its turn, because masters may know of no others: those without an answer
+    /// loss is reported. Otherwise each node has its turn, because masters may know of no others: nodes without answers
     /// come last, so that questions alone keep no doubt alive.
     async fn ask_any(self: &Arc<Self>, is_in_doubt: bool) -> RedisResult<()> {
         let mut nodes: Vec<_> = {

@@ -1,4 +1,4 @@
-//! `Vary` as origins send it and as it is stored, and the values of the selecting header fields of requests.
+//! `Vary`, sent by origins and stored, and the values of the selecting header fields of requests.
 
 use super::{append, lines};
 use http::{HeaderMap, HeaderName, header::VARY};

@@ -24,7 +24,7 @@ async fn killed_clients_of_a_cluster_get_nothing_stale() {
     .await;
 }
 
-/// Refuses new connections for two seconds, then closes those of before, and accepts them two seconds later.
+/// Refuses new connections for two seconds, then closes the ones of before, and accepts them two seconds later.
 async fn accepts_no_more_clients(server: &RedisServer) {
     let mut admin = connection(&server.client()).await;
     let mut tell = async |line: &str| {

@@ -1,4 +1,4 @@
-//! Proxies that refuse commands, each in its own words, and pass the others on.
+//! Proxies that refuse commands, each in its own words, and pass all other commands on.
 
 use super::{guards, keys, repeat, survives_fresh};
 use crate::{

@@ -46,7 +46,7 @@ pub(crate) fn normalize(world: &mut World) {
     }
     for flight in world.processes.iter_mut().flat_map(|process| &mut process.flights) {
         if let Counts::Except(old) = &mut flight.counts {
-            // The others are in use nowhere.
+            // Other names are in use nowhere.
             old.retain(|token| names.tokens.contains(token));
             old.iter_mut().for_each(|token| names.token(token));
             old.sort_unstable();

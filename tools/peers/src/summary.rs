@@ -53,7 +53,7 @@ fn row(cell: impl Fn(&Column) -> String) -> String {
     COLUMNS.iter().fold(String::new(), |row, column| row + " " + &cell(column) + " |")
 }
 
-/// Puts the block in the place of the one that the document has.
+/// Replaces the block of the document.
 pub(crate) fn quote(path: &Path, block: &str) -> Result<()> {
     let text = fs::read_to_string(path)?;
     let parts = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));

@@ -132,7 +132,7 @@ fn list(operation: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Prints all operations. Returns those that have grown or are not recorded.
+/// Prints all operations. Returns the operations that have grown or are not recorded.
 fn compare(counted: &Recorded, recorded: Option<&Recorded>) -> Vec<String> {
     println!(
         "{:22} {:>15} {:>15} {:>7} {:>9} {:>10}",

@@ -94,6 +94,6 @@ async fn row() -> Result<Row, Infallible> {
     Ok(Row::new(42))
 }
 
-/// The first round of a key stores it, and the others are hits.
+/// The first round of a key stores it, and later ones are hits.
 const WARM_UP: usize = 3;
 const AN_HOUR: Duration = Duration::from_secs(3600);
