@@ -193,11 +193,15 @@ async fn two_versions_of_a_type_under_load_get_nothing_stale() {
     survives_fresh("two versions", [old, new.schema_version(2)], async || sleep(3 * SECOND).await).await;
 }
 
-/// Lets a fault happen to the master of three sentinels under load.
+/// Lets a fault happen to the master of three sentinels under load, and waits until they have settled.
 async fn sentinels_survive(what: &str, fault: impl AsyncFnOnce(&Watched)) {
     let watched = Watched::start().await;
     watched.master().await;
-    survives(what, guards(|| watched.endpoint()), async || fault(&watched).await).await;
+    let fault = async || {
+        fault(&watched).await;
+        watched.settle().await;
+    };
+    survives(what, guards(|| watched.endpoint()), fault).await;
 }
 
 #[tokio::test]

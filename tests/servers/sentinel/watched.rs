@@ -5,7 +5,10 @@ use crate::{
     support::{RedisServer, eventually},
 };
 use stampede_guard::{RedisEndpoint, StampedeGuard};
-use std::cell::Cell;
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, BTreeSet},
+};
 
 /// Three servers and three sentinels with a quorum of two, which notice a dead master after half a second. Replicas and
 /// sentinels have users of their own, so that a server can be cut off from them while its clients reach it.
@@ -75,6 +78,35 @@ impl Watched {
         let is_named = async || self.votes_for(&self.servers[0]).await == all;
         eventually("all sentinels name the first server: a failover before the test begins", is_named).await;
         &self.servers[0]
+    }
+
+    /// Waits until the living sentinels agree on a master, and lets them replace it no more. On a very busy machine they
+    /// would, because it replies too late, and each failover may lose invalidations.
+    pub(crate) async fn settle(&self) {
+        eventually("the sentinels agree on a master", async || self.agree().await).await;
+        for sentinel in &self.sentinels {
+            if let Ok(mut connection) = sentinel.client().get_multiplexed_async_connection().await {
+                let mut set = redis::cmd("SENTINEL");
+                set.arg("SET").arg("main").arg("down-after-milliseconds").arg(600_000);
+                set.exec_async(&mut connection).await.expect("set");
+            }
+        }
+        eventually("no failover has begun before", async || self.agree().await).await;
+    }
+
+    /// Reports whether the living sentinels name one master, which is up, and none of them replaces it.
+    async fn agree(&self) -> bool {
+        let mut named = BTreeSet::new();
+        for sentinel in &self.sentinels {
+            let Ok(mut connection) = sentinel.client().get_multiplexed_async_connection().await else { continue };
+            let ask = redis::cmd("SENTINEL").arg("MASTER").arg("main").to_owned();
+            let Ok(master) = ask.query_async::<BTreeMap<String, String>>(&mut connection).await else { return false };
+            if master["flags"] != "master" {
+                return false;
+            }
+            named.insert(master["port"].clone());
+        }
+        named.len() == 1
     }
 
     /// Returns how many sentinels name this server. One that is dead, hangs, or is slow names none.
