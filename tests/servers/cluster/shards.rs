@@ -68,6 +68,18 @@ impl Shards {
         }
     }
 
+    /// Lets no replica of these shards replace its master by itself, as it would on a very busy machine.
+    pub(crate) async fn keep_masters(&self, shards: impl IntoIterator<Item = usize>) {
+        for shard in shards {
+            for node in [&self.masters[shard], &self.replicas[shard]] {
+                let Ok(mut connection) = node.client().get_multiplexed_async_connection().await else { continue };
+                let mut set = redis::cmd("CONFIG");
+                set.arg("SET").arg("cluster-replica-no-failover").arg("yes");
+                _ = set.exec_async(&mut connection).await; // a node that hangs does not get it, and needs none
+            }
+        }
+    }
+
     /// Waits until each node describes the nodes with these words.
     pub(crate) async fn described_by(&self, words: &[String]) {
         for node in self.nodes() {

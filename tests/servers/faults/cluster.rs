@@ -34,6 +34,7 @@ pub(super) async fn started_shards_survive<T>(
 ) {
     for load in [Load::new, Load::reading] {
         let (shards, more) = start().await;
+        shards.keep_masters((0..3).filter(|shard| !struck.contains(shard))).await;
         let near = || NearCacheConfig::max_bytes(1 << 20).max_age(max_age);
         let with_copies = |guard: StampedeGuard| if max_age.is_zero() { guard } else { guard.near_cache(near()) };
         let load = load(guards(|| endpoint(&shards.masters[1..])).map(with_copies), keys());
@@ -49,6 +50,7 @@ pub(super) async fn started_shards_survive<T>(
             load.warm_up().await;
             before.set(calls());
             fault(&shards, &more).await;
+            shards.keep_masters(0..3).await;
         };
         load_survives(what, &load, max_age, fault).await;
         if !load.invalidates() {
@@ -120,6 +122,7 @@ async fn cluster_without_its_named_nodes_leaves_nothing_stale() {
     survives("cluster, named nodes", guards(|| endpoint(&shards.masters[..1])), async || {
         shards.masters[0].kill();
         shards.promoted(0).await;
+        shards.keep_masters(0..3).await;
     })
     .await;
 }

@@ -61,6 +61,7 @@ async fn sentinel_master_whose_host_dies_leaves_nothing_stale() {
     survives("sentinels, host", guards(|| watched.endpoint()), async || {
         relay.set(Mode::Gone);
         watched.next_master(&watched.servers[0]).await;
+        watched.settle().await;
     })
     .await;
 }

@@ -49,6 +49,7 @@ async fn sentinels_that_announce_host_names_leave_nothing_stale() {
     survives("sentinels, host names", guards(|| watched.endpoint()), async || {
         watched.servers[0].kill();
         watched.next_master(&watched.servers[0]).await;
+        watched.settle().await;
     })
     .await;
 }
