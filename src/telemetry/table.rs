@@ -83,7 +83,7 @@ macro_rules! table {
                     [?open_for] };
                 /// Requests rejected with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded).
                 // A wait timeout has a line of its own.
-                overloaded { overloaded(meter, key, error: &Error)
+                overloaded { overloaded(meter, key, error: &Error) + overloaded[0],
                     WARN[!error.is_wait_timeout() && meter.counters.reported_rejections.is_due()]
                     "the request was rejected" [%error] };
                 /// Fetches that would have waited for themselves through other fetches. Each request got a fetch of its own.
@@ -150,6 +150,8 @@ macro_rules! table {
                     "Requests that wait for the fetch of another one.";
                 leases_lost: Counter "stampede_guard_leases_lost_total" Count []
                     "Leases that were lost while their fetch was running.";
+                overloaded: Counter "stampede_guard_overloaded_total" Count []
+                    "Requests rejected because of `wait_timeout`, `max_waiters`, a deadline, `max_fallback_fetches`, or 64 leaders without a usable result.";
                 failures: Counter "stampede_guard_failures_total" Count ["kind": FetchFailure::NAMES]
                     "Failed fetches, each once however many requests waited for it: `origin` (an error), `server_error` (a response), `timed_out`, `panicked`, `codec` (the request succeeds, and its value is not stored).";
                 store_errors: Counter "stampede_guard_store_errors_total" Count ["operation": StoreOperation::NAMES]

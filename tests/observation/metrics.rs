@@ -71,6 +71,7 @@ async fn first_scrape_has_all_metrics_of_guard_and_named_clones() {
             format!("requests_total{{{names},front_end=\"http\",status=\"hit\"}} 0"),
             format!("saved_calls_total{{{names}}} 0"),
             format!("leases_lost_total{{{names}}} 0"),
+            format!("overloaded_total{{{names}}} 0"),
             format!("failures_total{{{names},kind=\"codec\"}} 0"),
             format!("store_errors_total{{{names},operation=\"get\"}} 0"),
             format!("uncached_total{{{names},reason=\"private\"}} 0"),
@@ -136,6 +137,23 @@ async fn failed_fetch_is_counted_once_however_many_wait() {
     assert_eq!(metrics.get("fetch_seconds_count", &[]), 3.0);
     let waited = metrics.get("wait_seconds_sum", &[]);
     assert!((13.4..13.7).contains(&waited), "9 times 0.5 s, 1 s and 1 ms: {waited}");
+}
+
+/// Two requests are rejected: one because of `max_waiters`, the other one because the fetch that it waits for fails.
+#[tokio::test(start_paused = true)]
+async fn overload_is_counted_without_the_errors_of_fetches() {
+    let (metrics, guard) = (Metrics::record(), StampedeGuard::in_memory().max_waiters(1));
+    let fails = || {
+        guard.fetch("k", async || {
+            sleep(SECOND).await;
+            Err::<u64, _>(Down)
+        })
+    };
+    let (first, second, third) = tokio::join!(fails(), fails(), fails());
+    assert!([first, second].iter().all(|answer| answer.as_ref().is_err_and(|error| !error.is_overloaded())));
+    assert!(third.is_err_and(|error| error.is_overloaded()));
+    assert_eq!(metrics.get("requests_total", &[("status", "rejected")]), 2.0, "{}", metrics.text());
+    assert_eq!(metrics.get("overloaded_total", &[]), 1.0, "{}", metrics.text());
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ use crate::{Files, Findings};
 use std::collections::BTreeMap;
 
 /// Maximum number of code lines of the library. To be lowered with the library.
-const LINES: usize = 18016;
+const LINES: usize = 18018;
 
 /// Maximum number of code lines of each module. To be lowered with the module.
 const MODULE_LINES: [(&str, usize); 31] = [
@@ -34,7 +34,7 @@ const MODULE_LINES: [(&str, usize); 31] = [
     ("settings", 191),
     ("store", 1216),
     ("sync", 476),
-    ("telemetry", 953),
+    ("telemetry", 955),
     ("testing", 677),
     ("typed", 963),
     ("uncached", 68),
