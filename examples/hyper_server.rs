@@ -11,7 +11,7 @@ use hyper::{Request, Response, StatusCode, body::Incoming, header::CACHE_CONTROL
 use hyper_util::{rt::TokioIo, server::graceful::GracefulShutdown, service::TowerToHyperService};
 use stampede_guard::{BoxError, StampedeGuard};
 use std::{convert::Infallible, env, pin::pin, time::Duration};
-use tokio::{net::TcpListener, signal::ctrl_c, time};
+use tokio::{net::TcpListener, time};
 use tower::ServiceBuilder;
 
 #[tokio::main]
@@ -24,11 +24,11 @@ async fn main() -> Result<(), BoxError> {
     let address = env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".to_owned());
     let listener = TcpListener::bind(address).await?;
     println!("listening on {}", listener.local_addr()?);
-    let (connections, mut stop) = (GracefulShutdown::new(), pin!(ctrl_c()));
+    let (connections, mut stop) = (GracefulShutdown::new(), pin!(example_support::told_to_stop()));
     loop {
         let stream = tokio::select! {
             accepted = listener.accept() => accepted?.0,
-            stopped = &mut stop => break stopped?,
+            () = &mut stop => break,
         };
         let service = TowerToHyperService::new(service.clone());
         let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);

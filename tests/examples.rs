@@ -314,7 +314,7 @@ async fn the_fetcher_asks_its_database_once() {
     }
 }
 
-/// Its clients share one call, the page is stored, and nothing is left when it stops.
+/// Its clients share one call, the page is stored, and nothing is left when a supervisor stops it.
 #[cfg(unix)]
 #[tokio::test]
 async fn the_hyper_server_asks_its_bank_once() {
@@ -330,7 +330,7 @@ async fn the_hyper_server_asks_its_bank_once() {
     assert!(get(at, "/rates").await.contains("; hit"));
     assert!(get(at, "/other").await.starts_with("HTTP/1.1 404"));
     let pid = server.id().expect("it runs").to_string();
-    let kill = Command::new("sh").args(["-c", r#"kill -s INT "$0""#, &pid]).status().await;
+    let kill = Command::new("sh").args(["-c", r#"kill -s TERM "$0""#, &pid]).status().await;
     assert!(kill.is_ok_and(|status| status.success()));
     assert_eq!(line().await.as_deref(), Some("asking the bank"));
     assert!(line().await.is_some_and(|line| line.starts_with("stopped after Stats")));

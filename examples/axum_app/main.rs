@@ -42,7 +42,7 @@ async fn main() -> ExitCode {
         // Dropping the comparison kills the servers that it started.
         Mode::Herd(herd) => tokio::select! {
             biased;
-            () = serve::interrupted() => return ExitCode::from(INTERRUPTED),
+            () = example_support::told_to_stop() => return ExitCode::from(INTERRUPTED),
             done = compare::compare(herd, &args) => done,
         },
     };

@@ -38,8 +38,9 @@ pub(crate) async fn until_interrupted(args: &Args) -> Result<()> {
     let (running, stopped) = watch::channel(());
     let demo = Arc::new(Demo::new(guard.clone(), origin.clone(), address, store, stopped));
     let routes = app(guard.clone(), origin).merge(demo.clone().routes()).merge(metrics);
+    let told = example_support::told_to_stop();
     let stop = async {
-        interrupted().await;
+        told.await;
         drop(running);
     };
     serve(listener, routes, guard, stop).await?;
@@ -82,28 +83,6 @@ pub(crate) fn guard(redis: Option<&str>) -> Result<StampedeGuard> {
 /// Listens on a free port.
 pub(crate) async fn on_free_port() -> io::Result<TcpListener> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await
-}
-
-/// Waits for Ctrl-C, or for the same signal from a supervisor.
-#[cfg(unix)]
-pub(crate) async fn interrupted() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let terminated = async {
-        match signal(SignalKind::terminate()) {
-            Ok(mut terminate) => terminate.recv().await,
-            Err(_) => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = terminated => {}
-    }
-}
-
-/// Waits for Ctrl-C.
-#[cfg(not(unix))]
-pub(crate) async fn interrupted() {
-    _ = tokio::signal::ctrl_c().await;
 }
 
 /// In bytes. A copy is used for at most 1 s without Redis, so it does not hide an outage from the page.

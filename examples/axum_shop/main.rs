@@ -69,7 +69,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let database = Database::new(database);
     let routes = pages::app(guard.clone(), Shop::new(&guard, database.clone()));
     // Requests in progress are answered, and no further ones are accepted.
-    axum::serve(listener, routes).with_graceful_shutdown(interrupted()).await?;
+    axum::serve(listener, routes).with_graceful_shutdown(example_support::told_to_stop()).await?;
     // What clients have left goes on for a while, so that its result is stored.
     let left = guard.drain_within(Duration::from_secs(10)).await;
     if left > 0 {
@@ -78,20 +78,4 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     database.close();
     println!("stopped");
     Ok(())
-}
-
-/// Waits for Ctrl-C, or for the signal by which a container is stopped.
-async fn interrupted() {
-    let interrupt = async { _ = tokio::signal::ctrl_c().await };
-    #[cfg(unix)]
-    {
-        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
-            .expect("the handler can be installed");
-        tokio::select! {
-            () = interrupt => {}
-            _ = terminate.recv() => {}
-        }
-    }
-    #[cfg(not(unix))]
-    interrupt.await;
 }

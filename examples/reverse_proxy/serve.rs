@@ -24,7 +24,7 @@ pub(crate) async fn until_stopped(args: Args) -> Result<(), BoxError> {
     let listener =
         TcpListener::bind(args.listen).await.map_err(|error| format!("cannot listen on {}: {error}", args.listen))?;
     let connections = GracefulShutdown::new();
-    let mut told = Box::pin(told_to_stop()?);
+    let mut told = Box::pin(example_support::told_to_stop());
     println!("listening on {}", listener.local_addr()?);
     loop {
         let stream = tokio::select! {
@@ -50,27 +50,6 @@ pub(crate) async fn until_stopped(args: Args) -> Result<(), BoxError> {
     connections.shutdown().await;
     guard.drain().await;
     Ok(())
-}
-
-/// Waits for Ctrl-C, or for SIGTERM from a supervisor. Listens from the moment of the call.
-#[cfg(unix)]
-fn told_to_stop() -> std::io::Result<impl Future<Output = ()>> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    Ok(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-    })
-}
-
-/// Waits for Ctrl-C.
-#[cfg(not(unix))]
-fn told_to_stop() -> std::io::Result<impl Future<Output = ()>> {
-    Ok(async {
-        _ = tokio::signal::ctrl_c().await;
-    })
 }
 
 const PAUSE: Duration = Duration::from_millis(50);
