@@ -25,8 +25,8 @@ struct Value {
     key: String,
     version: AtomicUsize,
     calls: AtomicUsize,
-    /// The versions whose invalidations were acknowledged, with their guards and times.
-    acknowledged: std::sync::Mutex<BTreeMap<usize, (usize, Instant)>>,
+    /// The invalidations that have ended, by their versions.
+    invalidated: std::sync::Mutex<BTreeMap<usize, Invalidated>>,
     /// When each guard has last fetched which version.
     fetched: std::sync::Mutex<BTreeMap<(usize, usize), Instant>>,
     /// Held for a request by each guard, because a caller may join a lookup that is older than an invalidation.
@@ -35,10 +35,18 @@ struct Value {
     changing: Mutex<()>,
 }
 
-/// An answer that was older than an invalidation that was acknowledged before its request.
+/// An invalidation that has ended. One that was not acknowledged counts for its own guard alone.
+#[derive(Clone, Copy)]
+struct Invalidated {
+    by: usize,
+    at: Instant,
+    is_acknowledged: bool,
+}
+
+/// An answer that was older than an invalidation that counted before its request.
 struct Stale {
     began: Instant,
-    /// For how long the invalidation had been acknowledged.
+    /// For how long the invalidation had counted.
     age: Duration,
     /// Whether its guard has requested the invalidation.
     is_own: bool,
@@ -110,10 +118,11 @@ impl Load {
             Err(_) => _ = self.failed.fetch_add(1, Relaxed),
             Ok((answered, _)) if answered != key => _ = self.wrong.fetch_add(1, Relaxed),
             Ok((_, version)) => {
-                let acknowledged = value.acknowledged.lock().expect("no panic");
-                let before = acknowledged.range(version + 1..).map(|(_, of)| *of).filter(|(_, at)| *at < began);
-                let Some(at) = before.clone().map(|(_, at)| at).min() else { return };
-                let is_own = before.clone().any(|(by, _)| by == guard);
+                let invalidated = value.invalidated.lock().expect("no panic");
+                let counts = |of: &&Invalidated| of.at < began && (of.is_acknowledged || of.by == guard);
+                let before = invalidated.range(version + 1..).map(|(_, of)| of).filter(counts);
+                let Some(at) = before.clone().map(|of| of.at).min() else { return };
+                let is_own = before.clone().any(|of| of.by == guard);
                 let fetched = value.fetched.lock().expect("no panic").get(&(guard, version)).copied();
                 let fetched_before = fetched.map(|at| began.saturating_duration_since(at));
                 let stale = Stale { began, age: began - at, is_own, fetched_before };
@@ -127,10 +136,10 @@ impl Load {
         let _changing = value.changing.lock().await;
         let version = value.version.fetch_add(1, SeqCst) + 1;
         self.invalidations.fetch_add(1, Relaxed);
-        match self.guards[guard].invalidate(value.key.clone()).await {
-            Ok(()) => _ = value.acknowledged.lock().expect("no panic").insert(version, (guard, Instant::now())),
-            Err(_) => _ = self.not_acknowledged.fetch_add(1, Relaxed),
-        }
+        let is_acknowledged = self.guards[guard].invalidate(value.key.clone()).await.is_ok();
+        self.not_acknowledged.fetch_add(usize::from(!is_acknowledged), Relaxed);
+        let invalidated = Invalidated { by: guard, at: Instant::now(), is_acknowledged };
+        value.invalidated.lock().expect("no panic").insert(version, invalidated);
     }
 
     /// Makes 200 requests a second until the end, one in twenty of them an invalidation if the load has any.

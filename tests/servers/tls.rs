@@ -25,6 +25,11 @@ pub(crate) struct Authority {
 
 impl Authority {
     pub(crate) fn new() -> Self {
+        Self::of("127.0.0.1")
+    }
+
+    /// Makes an authority that has signed for this host.
+    pub(crate) fn of(host: &str) -> Self {
         let mut params = CertificateParams::default();
         // OpenSSL treats a certificate whose subject equals its issuer as self-signed, so the names must differ.
         params.distinguished_name.push(DnType::CommonName, "authority");
@@ -32,7 +37,7 @@ impl Authority {
         let key = KeyPair::generate().expect("a key");
         let issuer = CertifiedIssuer::self_signed(params, key).expect("a certificate");
         let authority = Self { issuer, dir: tempfile::tempdir().expect("a directory") };
-        let (cert, key) = authority.sign("127.0.0.1");
+        let (cert, key) = authority.sign(host);
         for (name, text) in [("ca", authority.root()), ("cert", cert), ("key", key)] {
             fs::write(authority.dir.path().join(name), text).expect("written");
         }

@@ -15,15 +15,17 @@ pub(crate) struct Shards {
 }
 
 impl Shards {
+    /// The arguments of each node.
+    pub(crate) const ARGS: [&str; 6] =
+        ["--cluster-require-full-coverage", "no", "--cluster-node-timeout", "1000", "--repl-diskless-sync-delay", "0"];
+
     pub(crate) async fn start() -> Self {
-        let args = [
-            "--cluster-require-full-coverage",
-            "no",
-            "--cluster-node-timeout",
-            "1000",
-            "--repl-diskless-sync-delay",
-            "0",
-        ];
+        Self::with(&[]).await
+    }
+
+    /// Starts nodes with further arguments.
+    pub(crate) async fn with(args: &[&str]) -> Self {
+        let args = [&Self::ARGS, args].concat();
         let masters = RedisServer::cluster::<3>(&args).await;
         let replicas = [(); 3].map(|()| RedisServer::cluster_node(&args));
         for (master, replica) in masters.iter().zip(&replicas) {
@@ -78,6 +80,13 @@ impl Shards {
                 _ = set.exec_async(&mut connection).await; // a node that hangs does not get it, and needs none
             }
         }
+    }
+
+    /// Ends the replication of this master: what it acknowledges in the next two seconds is lost if its replica replaces it.
+    pub(crate) async fn stop_replication(&self, shard: usize) {
+        command::<()>(&self.masters[shard], "ACL SETUSER default -psync -sync").await;
+        command::<i64>(&self.masters[shard], "CLIENT KILL TYPE replica").await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
     }
 
     /// Waits until each node describes the nodes with these words.
@@ -168,7 +177,7 @@ struct Master {
 }
 
 impl Resharder {
-    pub(crate) async fn of(masters: &[RedisServer]) -> Self {
+    pub(crate) async fn of(masters: impl IntoIterator<Item = &RedisServer>) -> Self {
         let mut connected = Vec::new();
         for master in masters {
             let (connection, id) = (master.connection().await, command(master, "CLUSTER MYID").await);

@@ -1,19 +1,17 @@
 //! Faults of masters of a cluster.
 
-use super::{KEPT_FOR, guards, keys, load_survives, survive_with, survives};
+use super::{KEPT_FOR, guards, keys, load_survives};
 use crate::{
     MS, SECOND,
-    cluster::{
-        nodes,
-        shards::{Resharder, Shards, endpoint, keys_of, master_of, serves, slot_of},
-    },
+    cluster::shards::{Resharder, Shards, endpoint, first_owner, master_of, serves, slot_of},
     kit::command,
     load::Load,
     support::{RedisServer, eventually},
 };
-use stampede_guard::{NearCacheConfig, StampedeGuard};
+use stampede_guard::{NearCacheConfig, RedisEndpoint, StampedeGuard};
 use std::{
     cell::Cell,
+    sync::Arc,
     time::{Duration, Instant},
 };
 use tokio::time::sleep;
@@ -21,23 +19,32 @@ use tokio::time::sleep;
 /// Lets a fault happen to some masters of a cluster, under a load with invalidations and under one without: then the keys of
 /// the other masters cost no call.
 pub(super) async fn shards_survive(what: &str, struck: &[usize], max_age: Duration, fault: impl AsyncFn(&Shards)) {
-    let start = async || (Shards::start().await, ());
+    let start = async || {
+        let shards = Shards::start().await;
+        let endpoint = endpoint(&shards.masters[1..]);
+        (shards, endpoint, ())
+    };
     started_shards_survive(what, struck, max_age, start, async |shards, ()| fault(shards).await).await;
 }
 
+/// Does the same as [`shards_survive`] with a cluster that is reached by this endpoint, and with more that the fault needs.
+/// Returns both loads.
 pub(super) async fn started_shards_survive<T>(
     what: &str,
     struck: &[usize],
     max_age: Duration,
-    start: impl AsyncFn() -> (Shards, T),
+    start: impl AsyncFn() -> (Shards, RedisEndpoint, T),
     fault: impl AsyncFn(&Shards, &T),
-) {
-    for load in [Load::new, Load::reading] {
-        let (shards, more) = start().await;
+) -> Vec<Arc<Load>> {
+    let mut loads = Vec::new();
+    // A reply of another master that is late costs a call.
+    for (load, store_timeout) in [Load::new, Load::reading].into_iter().zip([SECOND, 4 * SECOND]) {
+        let (shards, endpoint, more) = start().await;
         shards.keep_masters((0..3).filter(|shard| !struck.contains(shard))).await;
         let near = || NearCacheConfig::max_bytes(1 << 20).max_age(max_age);
         let with_copies = |guard: StampedeGuard| if max_age.is_zero() { guard } else { guard.near_cache(near()) };
-        let load = load(guards(|| endpoint(&shards.masters[1..])).map(with_copies), keys());
+        let load =
+            load(guards(|| endpoint.clone()).map(|guard| with_copies(guard.store_timeout(store_timeout))), keys());
         let mut others = Vec::new();
         for key in keys() {
             if !struck.contains(&master_of(&shards.masters, &key).await) {
@@ -56,7 +63,9 @@ pub(super) async fn started_shards_survive<T>(
         if !load.invalidates() {
             assert_eq!(calls() - before.get(), 0, "{what}: calls for keys of other masters");
         }
+        loads.push(load.clone());
     }
+    loads
 }
 
 /// Lets a fault happen to the first master of a cluster, which its replica replaces.
@@ -92,6 +101,7 @@ async fn takeover_by_all_replicas_leaves_nothing_stale() {
 #[tokio::test]
 async fn node_of_another_cluster_leaves_nothing_stale() {
     cluster_survives("cluster, a stranger", async |shards| {
+        shards.stop_replication(0).await;
         shards.masters[0].kill();
         shards.promoted(0).await;
         shards.masters[0].restart().await;
@@ -101,13 +111,44 @@ async fn node_of_another_cluster_leaves_nothing_stale() {
 
 #[tokio::test]
 async fn master_killed_under_load_leaves_nothing_stale() {
-    cluster_survives("cluster, killed", async |shards| shards.masters[0].kill()).await;
+    cluster_survives("cluster, killed", async |shards| {
+        shards.stop_replication(0).await;
+        shards.masters[0].kill();
+    })
+    .await;
+}
+
+/// It is back before a replica replaces it, and without data.
+#[tokio::test]
+async fn master_started_again_under_load_leaves_nothing_stale() {
+    let start = async || {
+        let allowed: &[_] = if RedisServer::is_older_than(7, 0) { &[] } else { &["--enable-debug-command", "yes"] };
+        let shards = Shards::with(allowed).await;
+        shards.keep_masters([0]).await;
+        let endpoint = endpoint(&shards.masters[1..]);
+        (shards, endpoint, ())
+    };
+    started_shards_survive("cluster, started again", &[0], Duration::ZERO, start, async |shards, ()| {
+        let mut admin = shards.masters[0].connection().await;
+        let ended: redis::RedisResult<()> = redis::cmd("DEBUG").arg("RESTART").query_async(&mut admin).await;
+        assert!(ended.expect_err("the connection breaks").is_connection_dropped());
+        eventually("the master serves again", async || {
+            let Ok(mut connection) = shards.masters[0].client().get_multiplexed_async_connection().await else {
+                return false;
+            };
+            let info = redis::cmd("CLUSTER").arg("INFO").query_async::<String>(&mut connection).await;
+            info.is_ok_and(|info| info.contains("cluster_state:ok"))
+        })
+        .await;
+    })
+    .await;
 }
 
 /// It comes back as a replica, to which connections are still open.
 #[tokio::test]
 async fn master_that_hangs_under_load_leaves_nothing_stale() {
     cluster_survives("cluster, stopped", async |shards| {
+        shards.stop_replication(0).await;
         shards.masters[0].pause();
         shards.promoted(0).await;
         shards.masters[0].resume();
@@ -118,11 +159,15 @@ async fn master_that_hangs_under_load_leaves_nothing_stale() {
 /// The only node that the user has named dies.
 #[tokio::test]
 async fn cluster_without_its_named_nodes_leaves_nothing_stale() {
-    let shards = Shards::start().await;
-    survives("cluster, named nodes", guards(|| endpoint(&shards.masters[..1])), async || {
+    let start = async || {
+        let shards = Shards::start().await;
+        let endpoint = endpoint(&shards.masters[..1]);
+        (shards, endpoint, ())
+    };
+    started_shards_survive("cluster, named nodes", &[0], Duration::ZERO, start, async |shards, ()| {
+        shards.stop_replication(0).await;
         shards.masters[0].kill();
         shards.promoted(0).await;
-        shards.keep_masters(0..3).await;
     })
     .await;
 }
@@ -155,39 +200,40 @@ async fn shard_hangs(shards: &Shards) {
 /// keeps one and stays.
 #[tokio::test]
 async fn node_that_joins_and_leaves_leaves_nothing_stale() {
-    let nodes = nodes::<3>().await;
     let leaves = !RedisServer::is_older_than(7, 0);
-    let settings: &[_] = if leaves { &["--cluster-allow-replica-migration", "no"] } else { &[] };
-    let joining = RedisServer::cluster_node(&[&["--cluster-require-full-coverage", "no"], settings].concat());
-    nodes[0].meet(&joining).await;
-    let id: String = command(&joining, "CLUSTER MYID").await;
-    for node in &nodes {
-        eventually("the node is known", async || {
-            command::<String>(node, "CLUSTER NODES").await.contains(&format!("{id} 127.0.0.1"))
-        })
-        .await;
-    }
-    eventually("the node serves", async || serves(&joining).await).await;
-    let keys = keys_of(&nodes, 0, 20).await;
-    let guards = guards(|| endpoint(&nodes));
-    let [first, second, third] = nodes;
-    let all = [first, joining, second, third];
-    let moves = async || {
-        let resharder = Resharder::of(&all).await;
-        for (from, to) in [(0, 1), (1, 0)] {
-            for key in &keys[usize::from(!leaves && from == 1)..] {
-                resharder.move_slot(slot_of(&all[0], key).await, from, to).await;
+    let start = async || {
+        let shards = Shards::start().await;
+        let migration: &[_] = if leaves { &["--cluster-allow-replica-migration", "no"] } else { &[] };
+        let joining = RedisServer::cluster_node(&[&Shards::ARGS, migration].concat());
+        shards.masters[0].meet(&joining).await;
+        let id: String = command(&joining, "CLUSTER MYID").await;
+        shards.described_by(&[format!("{id} 127.0.0.1")]).await;
+        eventually("the node serves", async || serves(&joining).await).await;
+        let endpoint = shards.endpoint();
+        (shards, endpoint, (joining, id))
+    };
+    let moves = async |shards: &Shards, (joining, id): &(RedisServer, String)| {
+        let resharder = Resharder::of(shards.masters.iter().chain([joining])).await;
+        let mut slots = Vec::new();
+        for key in keys() {
+            slots.push(slot_of(joining, &key).await);
+        }
+        slots.retain(|slot| first_owner(*slot) == 0);
+        for (from, to) in [(0, 3), (3, 0)] {
+            for slot in &slots[usize::from(!leaves && from == 3)..] {
+                resharder.move_slot(*slot, from, to).await;
                 sleep(50 * MS).await;
             }
         }
         if leaves {
-            for node in [&all[0], &all[2], &all[3]] {
+            for node in shards.nodes() {
                 command::<()>(node, &format!("CLUSTER FORGET {id}")).await;
             }
-            all[1].kill();
+            joining.kill();
         }
     };
     let (what, began) = ("cluster, a node that joins and leaves", Instant::now());
-    let load = survive_with(what, guards, keys.clone(), Duration::ZERO, moves).await;
-    assert_eq!(load.stale_since(began, KEPT_FOR), [Duration::ZERO; 0]);
+    for load in started_shards_survive(what, &[0], Duration::ZERO, start, moves).await {
+        assert_eq!(load.stale_since(began, KEPT_FOR), [Duration::ZERO; 0]);
+    }
 }

@@ -5,7 +5,7 @@
 use super::{cluster::started_shards_survive, guards, survives, survives_fresh};
 use crate::{
     SECOND,
-    cluster::shards::Shards,
+    cluster::shards::{Shards, endpoint},
     kit::command,
     sentinel::watched::Watched,
     support::{
@@ -80,7 +80,8 @@ async fn cluster_master_whose_host_dies_leaves_nothing_stale() {
         let port = relay.address().port();
         command::<()>(&shards.masters[0], &format!("CONFIG SET cluster-announce-port {port}")).await;
         shards.described_by(&[format!(":{port}@")]).await;
-        (shards, relay)
+        let endpoint = endpoint(&shards.masters[1..]);
+        (shards, endpoint, relay)
     };
     started_shards_survive("cluster, host", &[0], Duration::ZERO, start, async |shards, relay| {
         shards.masters[0].pause(); // with its bus, which has no relay

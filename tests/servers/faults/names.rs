@@ -2,11 +2,15 @@
 
 use super::{cluster::started_shards_survive, guards, survives};
 use crate::{
-    cluster::shards::Shards,
+    SECOND,
+    cluster::shards::{Shards, endpoint},
     kit::command,
     sentinel::watched::Watched,
     support::{RedisServer, skip},
+    tls::Authority,
 };
+use redis::AsyncConnectionConfig;
+use stampede_guard::RedisEndpoint;
 use std::time::Duration;
 
 /// The names do not resolve: without TLS a guard connects to addresses, while redirections name the hosts.
@@ -20,20 +24,57 @@ async fn cluster_that_announces_host_names_leaves_nothing_stale() {
     let start = async || {
         let shards = Shards::start().await;
         let names: Vec<_> = (0..6).map(|n| format!("node-{n}.invalid")).collect();
-        for (node, name) in shards.nodes().zip(&names) {
-            command::<()>(node, &format!("CONFIG SET cluster-announce-hostname {name}")).await;
-        }
-        shards.set("cluster-preferred-endpoint-type", "hostname").await;
-        shards.described_by(&names).await;
-        (shards, ())
+        announce(&shards, &names).await;
+        let endpoint = endpoint(&shards.masters[1..]);
+        (shards, endpoint, ())
     };
-    started_shards_survive("cluster, host names", &[0, 1], Duration::ZERO, start, async |shards, ()| {
-        command::<()>(&shards.replicas[1], "CLUSTER FAILOVER").await;
-        shards.promoted(1).await;
-        shards.masters[0].kill();
-        shards.promoted(0).await;
-    })
-    .await;
+    started_shards_survive("cluster, host names", &[0, 1], Duration::ZERO, start, two_fail_over).await;
+}
+
+/// The certificate is valid for the announced name, and not for an address.
+#[tokio::test]
+async fn tls_cluster_with_host_names_leaves_nothing_stale() {
+    let authority = Authority::of("localhost");
+    let Some(_) = authority.server("no", &[]) else { return };
+    let files = authority.files().map(|(setting, path)| [format!("--{setting}"), path]);
+    let files: Vec<_> = files.iter().flatten().map(String::as_str).collect();
+    // `localhost` may lead to either address.
+    let bind = ["--bind", "127.0.0.1", "-::1"];
+    let uses = ["--tls-cluster", "yes", "--tls-replication", "yes", "--tls-auth-clients", "no"];
+    let start = async || {
+        let shards = Shards::with(&[&files[..], &uses, &bind].concat()).await;
+        announce(&shards, &[(); 6].map(|()| "localhost".to_owned())).await;
+        let client = |node: &RedisServer| {
+            let url = format!("rediss://localhost:{}", node.tls_port());
+            redis::Client::build_with_tls(url, authority.certificates(None)).expect("a client")
+        };
+        let seeds = shards.masters[1..].iter().map(|node| client(node).get_connection_info().clone());
+        // A handshake takes long on a busy machine.
+        let patient = |config: AsyncConnectionConfig| config.set_connection_timeout(Some(10 * SECOND));
+        let endpoint = RedisEndpoint::cluster(seeds).expect("an endpoint").connection_config(patient);
+        (shards, endpoint, ())
+    };
+    started_shards_survive("cluster, host names over TLS", &[0, 1], Duration::ZERO, start, two_fail_over).await;
+}
+
+/// Lets each node announce its host name, by which redirections name it from then on.
+async fn announce(shards: &Shards, names: &[String]) {
+    let mut described = Vec::new();
+    for (node, name) in shards.nodes().zip(names) {
+        command::<()>(node, &format!("CONFIG SET cluster-announce-hostname {name}")).await;
+        described.push(format!(":{}@{},{name}", node.port(), node.bus_port()));
+    }
+    shards.set("cluster-preferred-endpoint-type", "hostname").await;
+    shards.described_by(&described).await;
+}
+
+/// One master is replaced by command, the other one because it dies.
+async fn two_fail_over(shards: &Shards, (): &()) {
+    command::<()>(&shards.replicas[1], "CLUSTER FAILOVER").await;
+    shards.promoted(1).await;
+    shards.stop_replication(0).await;
+    shards.masters[0].kill();
+    shards.promoted(0).await;
 }
 
 /// Sentinels and servers have the same name, and are told apart by their ports.
@@ -47,6 +88,7 @@ async fn sentinels_that_announce_host_names_leave_nothing_stale() {
     let [host, _]: [String; 2] = command(&watched.sentinels[0], "SENTINEL GET-MASTER-ADDR-BY-NAME main").await;
     assert_eq!(host, "localhost");
     survives("sentinels, host names", guards(|| watched.endpoint()), async || {
+        watched.stop_replication().await;
         watched.servers[0].kill();
         watched.next_master(&watched.servers[0]).await;
         watched.settle().await;

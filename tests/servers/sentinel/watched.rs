@@ -8,7 +8,9 @@ use stampede_guard::{RedisEndpoint, StampedeGuard};
 use std::{
     cell::Cell,
     collections::{BTreeMap, BTreeSet},
+    time::Duration,
 };
+use tokio::time::sleep;
 
 /// Three servers and three sentinels with a quorum of two, which notice a dead master after half a second. Replicas and
 /// sentinels have users of their own, so that a server can be cut off from them while its clients reach it.
@@ -80,17 +82,31 @@ impl Watched {
         &self.servers[0]
     }
 
+    /// Ends the replication of the first server: what it acknowledges in the next two seconds is lost when it is replaced.
+    pub(crate) async fn stop_replication(&self) {
+        turn_away(&self.servers[0], "replica").await;
+        sleep(Duration::from_secs(2)).await;
+    }
+
     /// Waits until the living sentinels agree on a master, and lets them replace it no more. On a very busy machine they
     /// would, because it replies too late, and each failover may lose invalidations.
     pub(crate) async fn settle(&self) {
         eventually("the sentinels agree on a master", async || self.agree().await).await;
-        for sentinel in &self.sentinels {
-            if let Ok(mut connection) = sentinel.client().get_multiplexed_async_connection().await {
-                let mut set = redis::cmd("SENTINEL");
-                set.arg("SET").arg("main").arg("down-after-milliseconds").arg(600_000);
-                set.exec_async(&mut connection).await.expect("set");
+        let patience = redis::cmd("SENTINEL").arg(&["SET", "main", "down-after-milliseconds", "600000"]).to_owned();
+        eventually("the living sentinels are patient", async || {
+            for sentinel in &self.sentinels {
+                let set = match sentinel.client().get_multiplexed_async_connection().await {
+                    Ok(mut connection) => patience.exec_async(&mut connection).await,
+                    Err(error) if error.is_connection_refusal() => Ok(()), // it is dead
+                    Err(error) => Err(error),
+                };
+                if set.is_err() {
+                    return false;
+                }
             }
-        }
+            true
+        })
+        .await;
         eventually("no failover has begun before", async || self.agree().await).await;
     }
 

@@ -35,6 +35,12 @@ impl RedisServer {
         self.port() + BUS_OFFSET
     }
 
+    /// Returns the port on which this node serves TLS, if it is started with `--tls-cluster`. It serves
+    /// [`port`](Self::port) as well.
+    pub fn tls_port(&self) -> u16 {
+        self.port() + TLS_OFFSET
+    }
+
     /// Gives slots to this node of a cluster. Redis 6.2 has no `CLUSTER ADDSLOTSRANGE`.
     pub async fn add_slots(&self, slots: RangeInclusive<u16>) {
         let mut command = redis::cmd("CLUSTER");
@@ -58,6 +64,17 @@ pub(super) fn free_port() -> u16 {
     iter::repeat_with(super::free_port).take(PORTS_TRIED).find(is_free).expect("some bus port is free")
 }
 
+/// Returns the arguments of a node whose bus uses TLS: a port on which it serves TLS, and the port of the bus, which would
+/// depend on the former otherwise.
+pub(super) fn tls_ports(port: u16, args: &[String]) -> Vec<String> {
+    let has = |arg| args.iter().any(|other| other == arg);
+    let ports = [("--tls-port", port + TLS_OFFSET), ("--cluster-port", port + BUS_OFFSET)];
+    let ports = ports.into_iter().filter(|_| has(CLUSTER_ENABLED) && has(TLS_BUS));
+    ports.flat_map(|(arg, port)| [arg.to_owned(), port.to_string()]).collect()
+}
+
 pub(super) const CLUSTER_ENABLED: &str = "--cluster-enabled";
+const TLS_BUS: &str = "--tls-cluster";
 const PORTS_TRIED: usize = 1_000;
 const BUS_OFFSET: u16 = 10_000;
+const TLS_OFFSET: u16 = 1;

@@ -1,6 +1,6 @@
 //! The process of one server, and its watchdog.
 
-use super::binary::binary;
+use super::{binary::binary, cluster};
 use std::{
     fs,
     io::{BufRead, BufReader},
@@ -101,8 +101,8 @@ impl Drop for Running {
 }
 
 /// Returns the arguments of a server whose files are in that directory. Later arguments replace earlier ones.
-fn arguments(mode: Mode, port: u16, args: &[String], dir: &Path) -> Vec<String> {
-    let (port, dir) = (port.to_string(), dir.to_str().expect("a path in UTF-8"));
+fn arguments(mode: Mode, number: u16, args: &[String], dir: &Path) -> Vec<String> {
+    let (port, dir) = (number.to_string(), dir.to_str().expect("a path in UTF-8"));
     if mode == Mode::Sentinel {
         let file = format!("{dir}/sentinel.conf");
         let config = format!("port {port}\nbind 127.0.0.1\ndir {dir}\n{}\n", args.join("\n"));
@@ -111,7 +111,7 @@ fn arguments(mode: Mode, port: u16, args: &[String], dir: &Path) -> Vec<String> 
     }
     let ports = match mode {
         Mode::Tls => ["--port", "0", "--tls-port", &port].map(str::to_owned).to_vec(),
-        _ => vec!["--port".to_owned(), port],
+        _ => [vec!["--port".to_owned(), port], cluster::tls_ports(number, args)].concat(),
     };
     let own = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", dir].map(str::to_owned);
     [&own[..], args, &ports].concat()
@@ -123,10 +123,13 @@ fn has_no_tls(log: &str) -> bool {
 }
 
 /// `$0` is the server's directory, the arguments are the server's. The death of this process orphans the process group.
-/// If the server is paused then, the kernel sends HUP to the whole group. KILL ends a paused server as well.
+/// If the server is paused then, the kernel sends HUP to the whole group. KILL ends a paused server as well. A server that
+/// does not know its own path cannot start itself again.
 const WATCHDOG: &str = r#"
 trap '' HUP
-"$@" >"$0/log" 2>&1 &
+binary=$(command -v "$1")
+shift
+"$binary" "$@" >"$0/log" 2>&1 &
 server=$!
 echo "$server"
 read -r _
