@@ -96,6 +96,7 @@ async fn repeat(server: &RedisServer, times: usize, line: &str) {
     }
 }
 
+/// Seen to fail (1 stale) if a fill needs no lease.
 #[tokio::test]
 async fn server_started_again_under_load_serves_nothing_stale() {
     server_survives("restart", async |server| {
@@ -106,6 +107,7 @@ async fn server_started_again_under_load_serves_nothing_stale() {
     .await;
 }
 
+/// Seen to fail (1 stale) if a fill needs no lease.
 #[tokio::test]
 async fn server_that_hangs_under_load_serves_nothing_stale() {
     server_survives("hang", async |server| {
@@ -116,17 +118,21 @@ async fn server_that_hangs_under_load_serves_nothing_stale() {
     .await;
 }
 
+/// Seen to fail (invalidations stay pending) if a script that the server has forgotten is not sent in full.
 #[tokio::test]
 async fn forgotten_scripts_under_load_leave_nothing_stale() {
     server_survives("forgotten scripts", async |server| repeat(server, 30, "SCRIPT FLUSH").await).await;
 }
 
+/// Seen to fail (2 stale) if a fill needs no lease.
 #[tokio::test]
 async fn flushed_server_under_load_serves_nothing_stale() {
     server_survives("flushed", async |server| repeat(server, 10, "FLUSHALL").await).await;
 }
 
 /// The old master refuses writes, and its connections stay open.
+///
+/// Seen to fail (4 stale) without the repetition of recent invalidations.
 #[tokio::test]
 async fn name_that_moves_under_load_leads_to_nothing_stale() {
     let servers = [(); 2].map(|()| RedisServer::start());
@@ -134,6 +140,7 @@ async fn name_that_moves_under_load_leads_to_nothing_stale() {
     let name = Name::of(&servers[0]).await;
     let moves = async || {
         command::<()>(&servers[1], "REPLICAOF NO ONE").await;
+        sleep(2 * SECOND).await; // what the old master acknowledges is lost
         name.follow(&servers[1]);
         command::<()>(&servers[0], &format!("REPLICAOF 127.0.0.1 {}", servers[1].port())).await;
     };
@@ -162,6 +169,8 @@ async fn is_full(server: &RedisServer, policy: &str) {
 }
 
 /// In a deploy that changes a type.
+///
+/// Seen to fail (7 stale) if a fill needs no lease.
 #[tokio::test]
 async fn two_versions_of_a_type_under_load_get_nothing_stale() {
     let server = RedisServer::start();
@@ -180,6 +189,7 @@ async fn sentinels_survive(what: &str, fault: impl AsyncFnOnce(&Watched)) {
     survives(what, guards(|| watched.endpoint()), fault).await;
 }
 
+/// Seen to fail (43 stale) without the repetition of recent invalidations.
 #[tokio::test]
 async fn sentinel_master_killed_under_load_leaves_nothing_stale() {
     sentinels_survive("sentinels, killed", async |watched| {
@@ -191,6 +201,8 @@ async fn sentinel_master_killed_under_load_leaves_nothing_stale() {
 }
 
 /// It comes back as a replica, to which connections are still open.
+///
+/// Seen to fail (56 stale) without the repetition of recent invalidations.
 #[tokio::test]
 async fn sentinel_master_that_hangs_under_load_leaves_nothing_stale() {
     sentinels_survive("sentinels, stopped", async |watched| {
@@ -203,6 +215,7 @@ async fn sentinel_master_that_hangs_under_load_leaves_nothing_stale() {
     .await;
 }
 
+/// Seen to fail (40 stale) without the repetition of recent invalidations.
 #[tokio::test]
 async fn sentinel_dead_before_a_failover_leaves_nothing_stale() {
     sentinels_survive("sentinels, one and the master dead", async |watched| {
@@ -214,6 +227,7 @@ async fn sentinel_dead_before_a_failover_leaves_nothing_stale() {
     .await;
 }
 
+/// Seen to fail (21 stale) without the repetition of recent invalidations.
 #[tokio::test]
 async fn sentinel_failover_by_command_leaves_nothing_stale() {
     sentinels_survive("sentinels, by command", async |watched| {
@@ -223,6 +237,7 @@ async fn sentinel_failover_by_command_leaves_nothing_stale() {
     .await;
 }
 
+/// Seen to fail (75 stale) without the repetition of recent invalidations.
 #[tokio::test]
 async fn sentinels_that_name_two_masters_in_a_row_leave_nothing_stale() {
     sentinels_survive("sentinels, two failovers", async |watched| {
@@ -236,6 +251,8 @@ async fn sentinels_that_name_two_masters_in_a_row_leave_nothing_stale() {
 }
 
 /// The sentinels and the replicas do not reach the old master any more, but its clients do.
+///
+/// Seen to fail (48 stale) without the repetition of recent invalidations.
 #[tokio::test]
 async fn sentinel_master_that_is_cut_off_leaves_nothing_stale() {
     sentinels_survive("sentinels, cut off", async |watched| {

@@ -49,6 +49,7 @@ async fn server_at_maxclients_under_load_serves_nothing_stale() {
     server_survives("maxclients", async |server| accepts_no_more_clients(server).await).await;
 }
 
+/// Seen to fail (6 stale) if a fill needs no lease.
 #[tokio::test]
 async fn cluster_master_at_maxclients_leaves_nothing_stale() {
     shards_survive("cluster, maxclients", &[0], Duration::ZERO, async |shards| {

@@ -86,6 +86,8 @@ async fn failover_by_command_leaves_nothing_stale() {
 }
 
 /// All masters at once, with copies in the processes.
+///
+/// Seen to fail (5 stale) if a process serves what it has pending invalidations of.
 #[tokio::test]
 async fn takeover_by_all_replicas_leaves_nothing_stale() {
     shards_survive("cluster, takeover", &[0, 1, 2], 500 * MS, async |shards| {
@@ -98,6 +100,8 @@ async fn takeover_by_all_replicas_leaves_nothing_stale() {
 }
 
 /// A node of another cluster, without slots, has the address of the dead master.
+///
+/// Seen to fail (13 stale) without the repetition of recent invalidations.
 #[tokio::test]
 async fn node_of_another_cluster_leaves_nothing_stale() {
     cluster_survives("cluster, a stranger", async |shards| {
@@ -109,6 +113,7 @@ async fn node_of_another_cluster_leaves_nothing_stale() {
     .await;
 }
 
+/// Seen to fail (9 stale) without the repetition of recent invalidations.
 #[tokio::test]
 async fn master_killed_under_load_leaves_nothing_stale() {
     cluster_survives("cluster, killed", async |shards| {
@@ -119,6 +124,8 @@ async fn master_killed_under_load_leaves_nothing_stale() {
 }
 
 /// It is back before a replica replaces it, and without data.
+///
+/// Seen to fail (4 stale) if a fill needs no lease.
 #[tokio::test]
 async fn master_started_again_under_load_leaves_nothing_stale() {
     let start = async || {
@@ -145,6 +152,8 @@ async fn master_started_again_under_load_leaves_nothing_stale() {
 }
 
 /// It comes back as a replica, to which connections are still open.
+///
+/// Seen to fail (3 stale) without the repetition of recent invalidations.
 #[tokio::test]
 async fn master_that_hangs_under_load_leaves_nothing_stale() {
     cluster_survives("cluster, stopped", async |shards| {
@@ -157,6 +166,8 @@ async fn master_that_hangs_under_load_leaves_nothing_stale() {
 }
 
 /// The only node that the user has named dies.
+///
+/// Seen to fail (5 stale) without the repetition of recent invalidations.
 #[tokio::test]
 async fn cluster_without_its_named_nodes_leaves_nothing_stale() {
     let start = async || {
@@ -173,12 +184,16 @@ async fn cluster_without_its_named_nodes_leaves_nothing_stale() {
 }
 
 /// A master and its replica hang, and serve again.
+///
+/// Seen to fail (3 stale) if a process serves what it has pending invalidations of.
 #[tokio::test]
 async fn shard_that_hangs_under_load_leaves_nothing_stale() {
     shards_survive("cluster, a shard", &[0], Duration::ZERO, shard_hangs).await;
 }
 
 /// Meanwhile no master serves.
+///
+/// Seen to fail (1 stale) if a process serves what it has pending invalidations of.
 #[tokio::test]
 async fn cluster_that_is_down_for_a_while_leaves_nothing_stale() {
     shards_survive("cluster, down", &[0, 1, 2], Duration::ZERO, async |shards| {
@@ -203,6 +218,7 @@ async fn node_that_joins_and_leaves_leaves_nothing_stale() {
     let leaves = !RedisServer::is_older_than(7, 0);
     let start = async || {
         let shards = Shards::start().await;
+        shards.keep_masters([0]).await;
         let migration: &[_] = if leaves { &["--cluster-allow-replica-migration", "no"] } else { &[] };
         let joining = RedisServer::cluster_node(&[&Shards::ARGS, migration].concat());
         shards.masters[0].meet(&joining).await;

@@ -59,6 +59,7 @@ async fn sentinel_master_whose_host_dies_leaves_nothing_stale() {
     let relay = relay(&servers[0]).await;
     let watched = Watched::watch(servers, "127.0.0.1", relay.address().port(), &[]).await;
     survives("sentinels, host", guards(|| watched.endpoint()), async || {
+        watched.stop_replication().await;
         relay.set(Mode::Gone);
         watched.next_master(&watched.servers[0]).await;
         watched.settle().await;
@@ -84,6 +85,7 @@ async fn cluster_master_whose_host_dies_leaves_nothing_stale() {
         (shards, endpoint, relay)
     };
     started_shards_survive("cluster, host", &[0], Duration::ZERO, start, async |shards, relay| {
+        shards.stop_replication(0).await;
         shards.masters[0].pause(); // with its bus, which has no relay
         relay.set(Mode::Gone);
         shards.promoted(0).await;

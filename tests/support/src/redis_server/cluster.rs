@@ -56,12 +56,13 @@ impl RedisServer {
     }
 }
 
-/// Returns a port that was free a moment ago, and so was its bus port.
+/// Returns a port that was free a moment ago, and so were its bus port and its port for TLS.
 pub(super) fn free_port() -> u16 {
-    let is_free = |port: &u16| {
-        port.checked_add(BUS_OFFSET).is_some_and(|bus_port| TcpListener::bind(("127.0.0.1", bus_port)).is_ok())
+    let is_free = |port: u16, offset: u16| {
+        port.checked_add(offset).is_some_and(|port| TcpListener::bind(("127.0.0.1", port)).is_ok())
     };
-    iter::repeat_with(super::free_port).take(PORTS_TRIED).find(is_free).expect("some bus port is free")
+    let are_free = |port: &u16| [BUS_OFFSET, TLS_OFFSET].iter().all(|offset| is_free(*port, *offset));
+    iter::repeat_with(super::free_port).take(PORTS_TRIED).find(are_free).expect("some bus port is free")
 }
 
 /// Returns the arguments of a node whose bus uses TLS: a port on which it serves TLS, and the port of the bus, which would
@@ -77,4 +78,5 @@ pub(super) const CLUSTER_ENABLED: &str = "--cluster-enabled";
 const TLS_BUS: &str = "--tls-cluster";
 const PORTS_TRIED: usize = 1_000;
 const BUS_OFFSET: u16 = 10_000;
-const TLS_OFFSET: u16 = 1;
+/// Even, because the system prefers ports of the other parity for connections that it makes.
+const TLS_OFFSET: u16 = 2;
