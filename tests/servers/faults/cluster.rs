@@ -77,6 +77,7 @@ async fn cluster_survives(what: &str, fault: impl AsyncFn(&Shards)) {
     .await;
 }
 
+/// Seen to fail (invalidations stay pending) if a redirection is no reason to ask the nodes.
 #[tokio::test]
 async fn failover_by_command_leaves_nothing_stale() {
     cluster_survives("cluster, by command", async |shards| {
@@ -213,6 +214,8 @@ async fn shard_hangs(shards: &Shards) {
 
 /// A new node gets slots, gives them back, and leaves. Redis 6.2 makes a master without slots a replica, so there the node
 /// keeps one and stays.
+///
+/// Seen to fail (232 calls) if a redirection is no reason to ask the nodes.
 #[tokio::test]
 async fn node_that_joins_and_leaves_leaves_nothing_stale() {
     let leaves = !RedisServer::is_older_than(7, 0);
@@ -251,5 +254,7 @@ async fn node_that_joins_and_leaves_leaves_nothing_stale() {
     let (what, began) = ("cluster, a node that joins and leaves", Instant::now());
     for load in started_shards_survive(what, &[0], Duration::ZERO, start, moves).await {
         assert_eq!(load.stale_since(began, KEPT_FOR), [Duration::ZERO; 0]);
+        // A slot whose key nothing has read since it moved back is looked for at the dead node, and costs a call.
+        assert!(load.invalidates() || load.calls_for(|_| true) < keys().len() * 3 / 2, "reads follow the slots");
     }
 }

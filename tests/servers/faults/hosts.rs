@@ -22,6 +22,8 @@ async fn relay(server: &RedisServer) -> Relay {
 }
 
 /// It boots again, without data, and resets the connections from before.
+///
+/// Seen to fail (never shared again) if connections that are broken or without replies are kept.
 #[tokio::test]
 async fn host_that_boots_again_under_load_serves_nothing_stale() {
     let server = RedisServer::start();
@@ -53,6 +55,8 @@ async fn connections_that_a_firewall_forgets_leave_nothing_stale() {
 }
 
 /// Replicas and sentinels reach the master by way of the relay, too.
+///
+/// Seen to fail (29 stale) without the repetition of recent invalidations.
 #[tokio::test]
 async fn sentinel_master_whose_host_dies_leaves_nothing_stale() {
     let servers = Watched::servers(&[]);

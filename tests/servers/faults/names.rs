@@ -33,7 +33,8 @@ async fn cluster_that_announces_host_names_leaves_nothing_stale() {
 
 /// The certificate is valid for the announced name, and not for an address.
 ///
-/// Seen to fail (11 stale) without the repetition of recent invalidations.
+/// Seen to fail (invalidations stay pending) if nodes are connected to by their addresses, and (11 stale) without the
+/// repetition of recent invalidations.
 #[tokio::test]
 async fn tls_cluster_with_host_names_leaves_nothing_stale() {
     let authority = Authority::of("localhost");
