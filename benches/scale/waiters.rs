@@ -1,4 +1,4 @@
-//! One key, and many processes that wait for it: up to 1,200 guards, each with its own connections, in four processes.
+//! One key, and many processes that wait for it: up to 1,024 guards, each with its own connections, in four processes.
 //!
 //! The figures of a command come from the server's slow log, in which every command is slow enough. In half of the
 //! rounds the waiters are stopped while they are woken, so that only the server and a client with its `PING` run.
@@ -40,9 +40,8 @@ struct Round {
     questions: f64,
     /// The script of any question, on average.
     question: f64,
-    /// The scripts that wake the waiters, the fill among them.
-    longest_wake: f64,
-    wakes: f64,
+    /// The script that fills and wakes the waiters.
+    wake: f64,
     messages: f64,
     /// The longest wait of a client for the reply to its `PING` while the waiters are woken.
     longest_ping: f64,
@@ -56,12 +55,12 @@ pub(crate) async fn measure(extent: Extent) {
         "messages",
         "questions per waiter",
         "script of a question, first and all, µs",
-        "scripts that wake, longest and together, µs",
+        "script that wakes, µs",
         "longest `PING`, waiters stopped, best round, ms",
         "longest `PING`, best round, ms",
         "last answer after the fetch, ms",
     ]);
-    for &waiters in extent.of(&[16, 64, 256, 512, 1_024, 1_200]) {
+    for &waiters in extent.of(&[16, 64, 128, 256, 1_024]) {
         let rounds = extent.times(1_000).min(ROUNDS);
         let server = RedisServer::with(&["--slowlog-log-slower-than", "0", "--slowlog-max-len", "100000"]);
         let task = Waiters { url: server.url(), guards: waiters / PROCESSES, rounds: 2 * rounds };
@@ -84,7 +83,7 @@ pub(crate) async fn measure(extent: Extent) {
             format!("{:.0}", of(&running, |round| round.messages)),
             format!("{:.2}", of(&running, |round| round.questions) / waiters as f64),
             format!("{:.1}, {:.1}", of(&running, |round| round.first), of(&running, |round| round.question)),
-            format!("{:.0}, {:.0}", of(&stopped, |round| round.longest_wake), of(&stopped, |round| round.wakes)),
+            format!("{:.0}", of(&stopped, |round| round.wake)),
             format!("{:.1}", longest_ping(&stopped)),
             format!("{:.1}", longest_ping(&running)),
             format!("{:.1}", of(&running, |round| round.last_answer) / 1e3),
@@ -133,13 +132,12 @@ async fn wake(
         last_answer = last_answer.max(child.result().await);
     }
     ping.end();
-    let (questions, wakes) = (questions(&mut connection).await, scripts(&mut connection, &[FILL, WAKE]).await);
+    let (questions, wake) = (questions(&mut connection).await, mean(&scripts(&mut connection, FILL).await));
     Round {
         first,
         questions: questions.len() as f64,
         question: mean(&questions),
-        longest_wake: wakes.iter().copied().fold(0.0, f64::max),
-        wakes: wakes.iter().sum(),
+        wake,
         messages: messages(&mut connection).await,
         longest_ping: ping.longest(),
         last_answer: ms(last_answer.duration_since(filled).expect("the clock was not set meanwhile")) * 1e3,
@@ -189,17 +187,17 @@ impl Ping {
 
 /// The duration of each `get_or_lease` since the last reset, in microseconds.
 async fn questions(connection: &mut MultiplexedConnection) -> Vec<f64> {
-    scripts(connection, &[LEAD]).await
+    scripts(connection, LEAD).await
 }
 
-async fn scripts(connection: &mut MultiplexedConnection, texts: &[&str]) -> Vec<f64> {
-    let hashes: Vec<String> = texts.iter().map(|text| redis::Script::new(text).get_hash().to_owned()).collect();
+/// The duration of each call of this script since the last reset, in microseconds.
+async fn scripts(connection: &mut MultiplexedConnection, text: &str) -> Vec<f64> {
+    let hash = redis::Script::new(text).get_hash().to_owned();
     let log: Vec<Vec<Value>> =
         redis::cmd("SLOWLOG").arg("GET").arg(-1).query_async(connection).await.expect("the server is up");
     let duration = |entry: &Vec<Value>| {
         let [_, _, Value::Int(duration), Value::Array(args), ..] = &entry[..] else { panic!("unknown format") };
-        let is_one =
-            |arg: &Value| matches!(arg, Value::BulkString(arg) if hashes.iter().any(|hash| hash.as_bytes() == arg));
+        let is_one = |arg: &Value| matches!(arg, Value::BulkString(arg) if hash.as_bytes() == arg);
         args.get(1).is_some_and(is_one).then_some(*duration as f64)
     };
     log.iter().filter_map(duration).collect()
@@ -252,4 +250,3 @@ const PROCESSES: usize = 4;
 const ROUNDS: usize = 5;
 const LEAD: &str = include_str!("../../src/redis/lua/get_or_lease.lua");
 const FILL: &str = include_str!("../../src/redis/lua/fill.lua");
-const WAKE: &str = include_str!("../../src/redis/lua/wake.lua");

@@ -24,11 +24,10 @@ pub(super) static FILL: LazyLock<Script> = LazyLock::new(|| Script::new(include_
 static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/release.lua")));
 static EXTEND: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/extend.lua")));
 static INVALIDATE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/invalidate.lua")));
-static WAKE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/wake.lua")));
 
 /// Returns the introduction with all scripts.
 pub(super) fn introduction() -> Arc<Pipeline> {
-    script::introduction(&[&LEAD, &FILL, &RELEASE, &EXTEND, &INVALIDATE, &WAKE].map(|script| script.text))
+    script::introduction(&[&LEAD, &FILL, &RELEASE, &EXTEND, &INVALIDATE].map(|script| script.text))
 }
 
 pub(super) fn release(lease: &str, token: Token, failure_marker: Option<FailureMarker>, hash: KeyHash) -> ScriptCall {
@@ -65,19 +64,6 @@ pub(super) fn invalidate(names: &[String], keys: &[CacheKey], leaves: Leaves) ->
         call.arg(key.hash().as_bytes());
     }
     call
-}
-
-/// Wakes waiters: `left` is the rest of a lease that has ended. The calls run one after the other, so that the server
-/// serves other clients in between.
-pub(super) fn wake(lease: &str, hash: KeyHash, left: &[u8]) -> Vec<ScriptCall> {
-    let (outcome, inboxes) = left.split_at(left.len().min(1));
-    let message = [outcome, hash.as_bytes()].concat();
-    let call = |wave| {
-        let mut call = WAKE.call(&[lease]);
-        call.arg(CHANNEL).arg(&message).arg(wave);
-        call
-    };
-    inboxes.chunks(WAVE).map(call).collect()
 }
 
 /// Calls `get_or_lease`, or another script with its keys, arguments and replies. `names` are the name that the layout
@@ -168,42 +154,21 @@ pub(super) fn parse_lead_reply(answer: Value, about_seen: bool) -> Result<(LeadR
     Ok((reply, has_other_name))
 }
 
-/// Parses the reply of `fill` or `release`: whether the lease was held, and the waiters that are left to wake.
-pub(super) fn parse_end(answer: Value) -> Result<(bool, Vec<u8>), StoreError> {
-    match answer {
-        Value::BulkString(left) if is_left(&left) => Ok((true, left)),
-        Value::BulkString(other) => Err(unexpected(&Value::BulkString(other))),
-        answer => Ok((number(&answer)? != 0, Vec::new())),
+/// Parses the reply of `fill`, `release` or `extend`: whether the lease was held.
+pub(super) fn parse_held(reply: Value) -> Result<bool, StoreError> {
+    match reply {
+        Value::Int(held @ (0 | 1)) => Ok(held == 1),
+        reply => Err(unexpected(&reply)),
     }
 }
 
-/// Reports whether the text can be an outcome and the inboxes that are left. The reply to another request must not be
-/// published.
-fn is_left(text: &[u8]) -> bool {
-    let inboxes = text.len().saturating_sub(1);
-    let names_an_outcome = matches!(text.first(), Some(b'v' | b'p' | b's' | b'f' | b'r' | b'g'));
-    names_an_outcome && inboxes > 0 && inboxes.is_multiple_of(INBOX) && inboxes <= MAX_INBOXES * INBOX
-}
-
-/// Parses the reply of `invalidate` for this number of leases: the waiters of each that are left to wake, and the stamp
-/// of the lease that was to be granted.
-pub(super) fn parse_invalidated(
-    answer: Value,
-    leases: usize,
-    leaves: Leaves,
-) -> Result<(Vec<Vec<u8>>, Option<u64>), StoreError> {
-    let Value::Array(mut parts) = answer else { return Err(unexpected(&answer)) };
-    let granted = parts.split_off(parts.len().min(leases));
-    let stamp = match (&granted[..], leaves) {
-        ([stamp], Leaves::Lease(_)) => Some(number(stamp)?),
-        ([], Leaves::Nothing | Leaves::StaleValues) if parts.len() == leases => None,
-        _ => return Err(unexpected(&Value::Array(granted))),
-    };
-    let left = |left| match left {
-        Value::BulkString(left) if left.is_empty() || is_left(&left) => Ok(left),
-        other => Err(unexpected(&other)),
-    };
-    Ok((parts.into_iter().map(left).collect::<Result<_, _>>()?, stamp))
+/// Parses the reply of `invalidate`: the stamp of the lease that was to be granted.
+pub(super) fn parse_invalidated(reply: &Value, leaves: Leaves) -> Result<Option<u64>, StoreError> {
+    match (reply, leaves) {
+        (Value::BulkString(_), Leaves::Lease(_)) => Ok(Some(number(reply)?)),
+        (Value::Int(1), Leaves::Nothing | Leaves::StaleValues) => Ok(None),
+        _ => Err(unexpected(reply)),
+    }
 }
 
 /// Encodes token and stamp as the scripts compare them. PERF: into an array, because each fill encodes one.
@@ -231,35 +196,23 @@ fn write_digits(buffer: &mut [u8], mut number: u64) {
 /// Maximum time for which a lease is kept after its end: seven digits of milliseconds, 2.8 hours.
 const MAX_KEPT: Duration = Duration::from_millis(9_999_999);
 
-/// Maximum number of inboxes in a lease. Further processes poll, because each question of a waiter reads the whole list
-/// (docs/decisions/0128-waves-of-wake-ups.md).
-const MAX_INBOXES: usize = 1024;
-/// Bytes of the inboxes that one call wakes: 64, each of eight bytes. The scripts that end a lease wake as many.
-const WAVE: usize = 64 * INBOX;
-/// Bytes of an inbox.
-const INBOX: usize = 8;
+/// Maximum number of inboxes in a lease. Further processes poll, because the script that ends the lease publishes to all
+/// inboxes, and the server serves no other client meanwhile (docs/decisions/0128-bounded-wake-ups.md).
+const MAX_INBOXES: usize = 128;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// On a connection that is out of step the reply may be an entry of another request. Its bytes must be published to
-    /// no channel.
-    ///
-    /// Seen to fail if every string counts as a list of inboxes.
+    /// On a connection that is out of step the reply may be that to another request: an entry, or the digits of a grant,
+    /// which are a number as well.
     #[test]
-    fn reply_with_inboxes_is_not_taken_from_other_strings() {
-        let end = |text: &[u8]| parse_end(Value::BulkString(text.to_vec()));
-        let inboxes = |count: usize| [b"v".to_vec(), vec![b'i'; count * INBOX]].concat();
-        assert_eq!(end(&inboxes(1)).ok(), Some((true, inboxes(1))));
-        assert!(end(&inboxes(MAX_INBOXES)).is_ok());
-        let granted = b"1700000000123456" as &[u8];
-        for other in [&inboxes(0), &inboxes(MAX_INBOXES + 1), &inboxes(2)[..12], &[granted, b"100"].concat(), b"", b"1"]
-        {
-            assert!(end(other).is_err(), "{} bytes", other.len());
-            let reply = Value::Array(vec![Value::BulkString(other.to_vec())]);
-            assert!(other.is_empty() || parse_invalidated(reply, 1, Leaves::Nothing).is_err());
+    fn reply_to_another_request_is_no_outcome() {
+        let granted = Value::BulkString(b"1700000000123456100".to_vec());
+        for other in [granted, Value::Int(2), Value::Int(-1), Value::Nil, Value::Array(Vec::new())] {
+            assert!(parse_held(other.clone()).is_err(), "{other:?}");
+            assert!(parse_invalidated(&other, Leaves::Nothing).is_err());
         }
-        assert_eq!([0, 1].map(|number| parse_end(Value::Int(number)).ok()), [false, true].map(|is| Some((is, vec![]))));
+        assert_eq!([0, 1].map(|held| parse_held(Value::Int(held)).ok()), [Some(false), Some(true)]);
     }
 }

@@ -11,7 +11,7 @@ use super::{
         endpoint::{IntoEndpoint, RedisEndpoint, Subscribers},
         error_class::store_error,
         reconnecting::CommandLink,
-        script::{Script, number},
+        script::Script,
         source::{Connection, Source},
         subscriber::MessageHandler,
     },
@@ -20,7 +20,6 @@ use super::{
     names::entry_name,
     scripts,
     tracked::TrackedReads,
-    wakes::Waves,
 };
 use crate::{
     clock::Timestamp,
@@ -77,7 +76,6 @@ pub struct RedisStore {
     decoder: Arc<EntryDecoder>,
     wakes: WakeRegistry,
     subscribers: Arc<Subscribers>,
-    waves: Waves,
     /// The source of tracked connections. `None` if there is no single server that reports all changes.
     server: Option<Source>,
 }
@@ -100,7 +98,6 @@ impl RedisStore {
         let (link, subscribers) = server.connect(scripts::introduction(), handler(wakes.clone()), true);
         Self {
             reads: ReadBatcher::over(link.clone(), server.is_cluster()),
-            waves: Waves::over(link.clone()),
             link,
             decoder,
             wakes,
@@ -180,27 +177,6 @@ impl RedisStore {
         }
         Err(StoreError::new("the entry keeps changing and no version of it can be read"))
     }
-
-    /// Wakes the waiters of invalidated leases. Returns the stamp of the lease that was granted.
-    async fn end_leases(
-        &self,
-        keys: &[CacheKey],
-        leaves: Leaves,
-        reply: RedisResult<Value>,
-    ) -> Result<Option<u64>, StoreError> {
-        let parse = |reply| scripts::parse_invalidated(reply, keys.len(), leaves);
-        let (left, stamp) = self.parse(reply, parse).await?;
-        keys.iter().zip(&left).for_each(|(key, left)| self.wake(key, left));
-        Ok(stamp)
-    }
-
-    /// Wakes the waiters that a script has left.
-    fn wake(&self, key: &CacheKey, left: &[u8]) {
-        // PERF: seldom, so the name and the hash are not computed for each fill (1,100 instructions).
-        if !left.is_empty() {
-            self.waves.start(scripts::wake(&lease_name(key), key.hash(), left));
-        }
-    }
 }
 
 /// For a store that is built over this one. Any release may change it.
@@ -259,8 +235,7 @@ impl Store for RedisStore {
             if matches!(reply, Ok(Value::Int(NOT_RENEWED))) {
                 reply = fill(true).send(&*self.link).await;
             }
-            let (stored, left) = self.parse(reply, scripts::parse_end).await?;
-            self.wake(key, &left);
+            let stored = self.parse(reply, scripts::parse_held).await?;
             Ok(if stored { FillOutcome::Stored } else { FillOutcome::Fenced })
         })
     }
@@ -273,8 +248,7 @@ impl Store for RedisStore {
     ) -> Answer<'a, LeaseStatus> {
         Box::pin(async move {
             let reply = scripts::release(&lease_name(key), token, failure_marker, key.hash()).run(&*self.link).await;
-            let (held, left) = self.parse(reply, scripts::parse_end).await?;
-            self.wake(key, &left);
+            let held = self.parse(reply, scripts::parse_held).await?;
             Ok(if held { LeaseStatus::Held } else { LeaseStatus::Lost })
         })
     }
@@ -282,8 +256,8 @@ impl Store for RedisStore {
     fn extend<'a>(&'a self, key: &'a CacheKey, lease: Lease, span: Duration) -> Answer<'a, LeaseStatus> {
         Box::pin(async move {
             let reply = scripts::extend(&lease_name(key), lease, span).run(&*self.link).await;
-            let held = self.parse(reply, |reply| number(&reply)).await?;
-            Ok(if held == 0 { LeaseStatus::Lost } else { LeaseStatus::Held })
+            let held = self.parse(reply, scripts::parse_held).await?;
+            Ok(if held { LeaseStatus::Held } else { LeaseStatus::Lost })
         })
     }
 
@@ -299,14 +273,14 @@ impl Store for RedisStore {
                 for (i, name) in names.iter().enumerate() {
                     let keys = keys.get(i).map(slice::from_ref).unwrap_or_default();
                     let reply = scripts::invalidate(slice::from_ref(name), keys, leaves_apart).run(&*self.link).await;
-                    self.end_leases(keys, leaves_apart, reply).await?;
+                    self.parse(reply, |reply| scripts::parse_invalidated(&reply, leaves_apart)).await?;
                 }
                 if !is_put {
                     return Ok(None);
                 }
                 reply = scripts::invalidate(first, keys, leaves).run(&*self.link).await;
             }
-            let stamp = self.end_leases(keys, leaves, reply).await?;
+            let stamp = self.parse(reply, |reply| scripts::parse_invalidated(&reply, leaves)).await?;
             Ok(match (leaves, stamp) {
                 (Leaves::Lease(LeaseRequest { token, .. }), Some(stamp)) => {
                     Some(Lease { token, stamp, second_name: self.decoder.names.is_second(keys[0].layout()) })

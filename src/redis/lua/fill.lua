@@ -4,8 +4,8 @@
 --       entry lies under the next staging name: kind1 id16, px; for every redirect entry: id16, px; then the number of
 --       redirect entries, if there are any
 -- A lease with an id renews the only V, if it has that id: ARGV[5] is then the beginning of the new entry, whose rest V has.
--- 1 Stored | outcome1 inbox8* Stored, and wake.lua has to wake the rest | 0 Fenced | error: nothing is stored, but the
--- lease is dropped even so, unless the server refuses RENAME, which begins the error | 2 not renewed, the lease is left
+-- 1 Stored | 0 Fenced | error: nothing is stored, but the lease is dropped even so, unless the server refuses RENAME, which
+-- begins the error | 2 not renewed, the lease is left
 -- No staging name is left, whatever the outcome.
 local n = math.floor(#ARGV / 2) - 1
 local l, first = redis.pcall('GET', KEYS[1]), 2
@@ -59,12 +59,7 @@ for i = last + 1, n do
   end
 end
 if l:sub(1, 1) ~= 'H' then return refused or 1 end
-local outcome = refused and 'r' or ARGV[5]:sub(1, 1)
-local message = outcome .. ARGV[4]
--- 64 waiters, because the server serves no client while it writes to them. An error leaves no room for the
--- remaining inboxes: their waiters ask when the lease would have ended.
-local wave = math.min(#l, 554)
+local message = (refused and 'r' or ARGV[5]:sub(1, 1)) .. ARGV[4]
 -- PUBLISH comes last and by pcall: an ACL user without rights to channels must not make a stored fill look failed.
-for i = 43, wave, 8 do redis.pcall('PUBLISH', ARGV[3] .. l:sub(i, i + 7), message) end
-if wave < #l and not refused then return outcome .. l:sub(wave + 1) end
+for i = 43, #l, 8 do redis.pcall('PUBLISH', ARGV[3] .. l:sub(i, i + 7), message) end
 return refused or 1

@@ -2,10 +2,10 @@
 -- May let the values expire in place of dropping them, or grant the first lease in the same step, to a put.
 -- KEYS  every L, then every V
 -- ARGV  channel prefix, ''|'e' for an expiry|token16 keep_ms7 px of the lease to grant, then the key hash of every L
--- for every L: outcome1 inbox8* for wake.lua to wake, or ''; then stamp16 of the lease that was granted, if one was
-local leases, left = {}, {}
+-- stamp16 of the lease that was granted | 1 if none was to be
+local leases = {}
 for i = 3, #ARGV do leases[i] = redis.pcall('GET', KEYS[i - 2]) end
-local grant, last, now, stamp = ARGV[2], #KEYS, nil, nil
+local grant, last, now, stamp = ARGV[2], #KEYS, nil, 1
 if grant ~= '' then now = redis.call('TIME') end
 if grant == 'e' then
   last = #ARGV - 2
@@ -27,14 +27,10 @@ if #grant > 1 then
 end
 for i = 3, #ARGV do
   local l = leases[i]
-  left[i - 2] = ''
   if type(l) == 'string' and l:sub(1, 1) == 'H' then
     local message = 'g' .. ARGV[i]
     redis.pcall('PUBLISH', ARGV[1] .. l:sub(2, 9), message)
-    -- 64 waiters, as in fill.lua.
-    for j = 43, math.min(#l, 554), 8 do redis.pcall('PUBLISH', ARGV[1] .. l:sub(j, j + 7), message) end
-    if #l > 554 then left[i - 2] = 'g' .. l:sub(555) end
+    for j = 43, #l, 8 do redis.pcall('PUBLISH', ARGV[1] .. l:sub(j, j + 7), message) end
   end
 end
-left[#left + 1] = stamp
-return left
+return stamp

@@ -133,7 +133,7 @@ pub(crate) const WINDOW: f64 = 1.0 * SECOND;
 pub(crate) const WAIT: f64 = 10.0 * SECOND;
 /// `max_fallback_fetches`
 pub(crate) const MAX_FALLBACK_FETCHES: u32 = 64;
-pub(crate) const INBOXES: usize = 1_024;
+pub(crate) const INBOXES: usize = 128;
 /// Time during which a refresh that another process already does is not tried again.
 pub(crate) const REFRESH_SLOT_TIME: f64 = 50.0 * MILLISECOND;
 /// The default `maxclients` of Redis.

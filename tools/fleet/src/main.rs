@@ -10,7 +10,7 @@
 //! Requests arrive at random times at random processes, and ask for keys of which few are popular. Each command takes
 //! half a round trip, the queue of the single thread of Redis, and half a round trip. A hit is one `GET`. A miss is
 //! `GET`, `get_or_lease`, a fetch, and `fill`. Other processes that ask in the meantime send `get_or_lease` as well,
-//! register an inbox, are notified, and ask again. Processes beyond the 1,024th inbox poll. A caller joins the flight of
+//! register an inbox, are notified, and ask again. Processes beyond the 128th inbox poll. A caller joins the flight of
 //! its process if there is one. If Redis takes longer than 250 ms, processes fetch without it.
 //!
 //! The output ends with the first bottleneck, the size at which it is reached, and the result of simulating that size
