@@ -15,7 +15,7 @@ use redis::{IntoConnectionInfo, RedisResult};
 use std::{fmt, sync::Arc};
 #[cfg(feature = "sentinel")]
 use {
-    super::{sentinel::NO_SENTINELS, source::tuned_tcp},
+    super::sentinel::NO_SENTINELS,
     redis::{
         ErrorKind,
         sentinel::{SentinelClientBuilder, SentinelServerType},
@@ -289,7 +289,7 @@ impl RedisEndpoint {
                 return Err(DATABASE_OF_SENTINEL.into());
             }
             let mut builder = SentinelClientBuilder::new([info.addr().clone()], master, SentinelServerType::Master)?
-                .set_client_to_sentinel_tcp_settings(tuned_tcp(info.tcp_settings().clone()))
+                .set_client_to_sentinel_tcp_settings(info.tcp_settings().clone().set_nodelay(true))
                 .set_client_to_sentinel_protocol(settings.protocol());
             if let Some(username) = settings.username() {
                 builder = builder.set_client_to_sentinel_username(username);

@@ -14,7 +14,6 @@ use redis::sentinel::SentinelClient;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo, RedisResult, Value,
     aio::{ConnectionLike, MultiplexedConnection},
-    io::tcp::TcpSettings,
 };
 use std::{convert::Infallible, future::Future, sync::Arc, time::Duration};
 use tokio::time::timeout;
@@ -256,10 +255,10 @@ pub(super) fn config() -> AsyncConnectionConfig {
         .set_pipeline_buffer_size(1024)
 }
 
-/// Returns the client with the settings of [`tuned_tcp`].
+/// Returns the client with TCP_NODELAY.
 fn tuned(client: Client) -> Client {
     changed(client, |info| {
-        let settings = tuned_tcp(info.tcp_settings().clone());
+        let settings = info.tcp_settings().clone().set_nodelay(true);
         info.set_tcp_settings(settings)
     })
 }
@@ -267,17 +266,6 @@ fn tuned(client: Client) -> Client {
 /// Returns the client with other connection info, which is never refused.
 fn changed(client: Client, change: impl FnOnce(ConnectionInfo) -> ConnectionInfo) -> Client {
     Client::open(change(client.get_connection_info().clone())).unwrap_or(client)
-}
-
-/// Returns the settings with TCP_NODELAY, and with a user timeout so that sockets notice a dead peer.
-pub(super) fn tuned_tcp(settings: TcpSettings) -> TcpSettings {
-    let settings = settings.set_nodelay(true);
-    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
-    let settings = match settings.user_timeout() {
-        Some(_) => settings,
-        None => settings.set_user_timeout(USER_TIMEOUT),
-    };
-    settings
 }
 
 /// The place in which the user has named the server.
@@ -288,6 +276,3 @@ const SENTINELS: &str = "the URLs of the sentinels and the name of their master 
     servers in `RedisEndpoint::sentinel_with`";
 /// Maximum time to connect with settings of the user, which may have none.
 const LONGEST_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time without an acknowledgement after which the system closes a connection, unless the client sets its own.
-#[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
-const USER_TIMEOUT: Duration = Duration::from_secs(5);
