@@ -5,16 +5,13 @@ use super::{
     error_class::{ErrorClass, class},
     supervise::{CHECK_INTERVAL, KeptTask, Subscription, answers, supervise},
 };
-use crate::{
-    clock,
-    sync::{mutex::Mutex, shared::WeakShared},
-};
+use crate::sync::{mutex::Mutex, shared::WeakShared};
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
 use redis::{Client, ConnectionAddr, ErrorKind, RedisError, RedisResult, sentinel::SentinelClient};
 use std::{convert::Infallible, sync::Arc, time::Duration};
 use tokio::{
     sync::{Notify, watch},
-    time::{sleep, sleep_until, timeout},
+    time::{sleep, timeout},
 };
 
 /// The way to the master.
@@ -125,21 +122,14 @@ impl Sentinels {
     }
 
     /// Asks all sentinels at once, and returns the server that most of them name; it has confirmed that it is a master.
-    /// Does not wait for further answers once more than half of them agree, nor for longer than `VOTE_TIMEOUT` once
-    /// there is an answer.
+    /// Does not wait for further answers once more than half of them agree.
     ///
     /// The first answer alone would not do: a sentinel that is cut off, together with the old master, names that one. If
     /// two sentinels disagree, the connections must not alternate between two masters.
     async fn named_by_most(&self) -> RedisResult<Client> {
         let mut answers: FuturesUnordered<_> = self.all.iter().map(Sentinel::vote).collect();
         let (mut named, mut last_error) = (Vec::new(), None);
-        let deadline = clock::deadline_after(VOTE_TIMEOUT);
-        loop {
-            let answer = tokio::select! {
-                answer = answers.next() => answer,
-                () = sleep_until(deadline), if !named.is_empty() => None,
-            };
-            let Some(answer) = answer else { break };
+        while let Some(answer) = answers.next().await {
             match answer {
                 Ok(client) => named.push(client),
                 Err(error) => last_error = Some(error),
@@ -227,7 +217,5 @@ impl Subscription for Follower<'_> {
 pub(super) const NO_SENTINELS: (ErrorKind, &str) = (ErrorKind::EmptySentinelList, "at least one sentinel is needed");
 /// Pause before the sentinels are asked again, when none of them has named a master.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
-/// Time after which the most votes so far decide. Sentinels that hang would delay each connection by 1.5 s.
-const VOTE_TIMEOUT: Duration = Duration::from_millis(700);
 /// Maximum time to connect to a sentinel, and to subscribe there.
 const SENTINEL_TIMEOUT: Duration = Duration::from_secs(3);
