@@ -75,7 +75,7 @@ pub struct RedisStore {
     reads: ReadBatcher,
     decoder: Arc<EntryDecoder>,
     wakes: WakeRegistry,
-    subscribers: Arc<Subscribers>,
+    subscribers: Subscribers,
     /// The source of tracked connections. `None` if there is no single server that reports all changes.
     server: Option<Source>,
 }
@@ -101,7 +101,7 @@ impl RedisStore {
             link,
             decoder,
             wakes,
-            subscribers: Arc::new(subscribers),
+            subscribers,
             server: server.server(),
         }
     }
@@ -325,7 +325,7 @@ impl Store for RedisStore {
 
     fn track(&self, feed: Arc<InvalidationFeed>, every: Duration) -> Option<Arc<dyn TrackedReader>> {
         let (source, data, decoder) = (self.server.clone()?, self.link.clone(), self.decoder.clone());
-        Some(Arc::new(TrackedReads::new(source, data, decoder, self.subscribers.clone(), feed, every)))
+        Some(Arc::new(TrackedReads::new(source, data, decoder, feed, every)))
     }
 }
 

@@ -9,7 +9,6 @@ use super::{
     batch::ReadBatcher,
     connection::{
         attempts::within,
-        endpoint::Subscribers,
         error_class::store_error,
         reconnecting::{CommandLink, Reconnecting},
         script::introduction,
@@ -17,7 +16,7 @@ use super::{
         supervise::{KeptTask, answers},
     },
     entries::EntryDecoder,
-    names::{lease_name, shard_of},
+    names::shard_of,
 };
 use crate::{
     clock::Timestamp,
@@ -43,7 +42,6 @@ pub(super) struct TrackedReads {
     link: Arc<Reconnecting<Tracking>>,
     reads: ReadBatcher,
     decoder: Arc<EntryDecoder>,
-    subscribers: Arc<Subscribers>,
     watchdog: KeptTask,
 }
 
@@ -65,15 +63,13 @@ impl TrackedReads {
         source: Source,
         data: Arc<dyn CommandLink>,
         decoder: Arc<EntryDecoder>,
-        subscribers: Arc<Subscribers>,
         feed: Arc<InvalidationFeed>,
         every: Duration,
     ) -> Self {
-        let every = every.clamp(Duration::from_millis(1), Duration::from_secs(3600));
         let tracking = Arc::new(Tracking { source, data, feed, every, current: Mutex::default() });
         let link = Arc::new(Reconnecting::new(tracking.clone(), introduction(&[]), tracking.source.attempts.clone()));
         let reads = ReadBatcher::over(link.clone(), false);
-        Self { tracking, link, reads, decoder, subscribers, watchdog: KeptTask::default() }
+        Self { tracking, link, reads, decoder, watchdog: KeptTask::default() }
     }
 }
 
@@ -81,7 +77,6 @@ impl TrackedReader for TrackedReads {
     /// The entries are tracked if they were read over one connection that reports changes.
     fn get_all<'a>(&'a self, keys: &'a [CacheKey]) -> Answer<'a, TrackedRead> {
         Box::pin(async move {
-            self.subscribers.start(|| keys.first().map(lease_name).unwrap_or_default());
             // A connection made before the data connection would be replaced at once.
             let has_data = self.tracking.data.connection(b"") != 0;
             if has_data {
