@@ -38,8 +38,7 @@ async fn host_that_boots_again_under_load_serves_nothing_stale() {
     .await;
 }
 
-/// The network is back, but a firewall on the way has forgotten the connections, and swallows what comes over them. It is
-/// back too early for the system, which closes a connection after five seconds without an acknowledgement.
+/// The network is back, but a firewall on the way has forgotten the connections, and swallows what comes over them.
 ///
 /// Seen to fail (never shared again) if connections without replies are kept.
 #[tokio::test]
