@@ -105,14 +105,14 @@ impl Resource {
         let resource = self.clone();
         let task = self.engine.tasks.spawn(async move {
             let answer = resource.drop_everywhere(request, leaves, connection).await;
-            let failed = |error: &StoreError| (resource.name(), error.clone());
-            answer.inspect_err(|error| send_in_background(&resource.engine, Some(failed(error))))
+            answer.inspect_err(|error| send_in_background(&resource.engine, Some((resource.name(), error.clone()))))
         });
         Shared::new(async move { task.await.unwrap_or_else(|ended| Err(StoreError::new(ended))) })
     }
 
     /// Drops the entries, except for what is left: values only over this connection, because another connection may
-    /// have lost an invalidation before. If the store acknowledges, this process forgets the cache keys as well.
+    /// have lost an invalidation before. If the store acknowledges, this process forgets the cache keys as well. Fails if
+    /// no connection lasts until it has acknowledged.
     async fn drop_everywhere(
         &self,
         request: u64,
@@ -120,7 +120,7 @@ impl Resource {
         connection: u64,
     ) -> Result<Option<Lease>, StoreError> {
         let present = || self.engine.store.connection(&self.key);
-        let (lease, by) = loop {
+        for _ in 0..MAX_CONNECTIONS {
             let before = present();
             // The lease of the last one counts, because each one drops that of the one before.
             let lease = match leaves {
@@ -131,13 +131,13 @@ impl Resource {
             let after = present();
             // One that was replaced meanwhile may have acknowledged for a server that is gone.
             if before == 0 || before == after {
-                break (lease, after);
+                // After the store has dropped the entries, because a read that began before may have returned an old one.
+                self.forget();
+                self.engine.invalidations.acknowledged(&self.key.to_invalidated(), request, after, Timestamp::now());
+                return Ok(lease);
             }
-        };
-        // After the store has dropped the entries, because a read that began before may have returned an old one.
-        self.forget();
-        self.engine.invalidations.acknowledged(&self.key.to_invalidated(), request, by, Timestamp::now());
-        Ok(lease)
+        }
+        Err(StoreError::new("each connection was replaced before it had acknowledged"))
     }
 
     /// Makes this process forget what it has of the cache keys, or is about to get.
@@ -290,5 +290,7 @@ async fn send_pending(engine: Arc<Engine>, _claim: Arc<()>, failed: Option<(Name
     }
 }
 
+/// Maximum number of connections over which one attempt sends an invalidation. A server may close each one.
+const MAX_CONNECTIONS: usize = 4;
 /// Number of pending invalidations that are sent at once, and in a second.
 const MAX_PER_SECOND: usize = 100;

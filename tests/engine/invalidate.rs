@@ -606,6 +606,26 @@ async fn acknowledgement_does_not_count_for_a_newer_connection() {
     assert_eq!(elsewhere.fetch("k", never::<i32>).await.expect("it is stored"), 2);
 }
 
+/// No connection outlasts a command, so that none has both sent and acknowledged the invalidation.
+///
+/// Seen to fail (acknowledged, after all faults of the script) if it is sent until a connection stays.
+#[tokio::test(start_paused = true)]
+async fn invalidation_fails_if_each_connection_is_replaced() {
+    let node = FakeRedis::new().node();
+    let guard = node.guard();
+    for _ in 0..500 {
+        node.once(Invalidate, Fault::RequestLost);
+        node.once(Invalidate, Fault::ReplyDelayed(MS));
+    }
+    node.once(Get, Fault::RequestLost); // the first number may count for the connection before it
+    guard.fetch("other", async || Ok::<_, Down>(0)).await.expect("an answer");
+    guard.invalidate("k").await.expect_err("not acknowledged");
+    assert!(node.asked(Invalidate) < 10, "{} requests", node.asked(Invalidate));
+    node.heal();
+    tokio::time::sleep(SECOND).await;
+    assert_eq!(guard.health().pending_invalidations, 0, "it was sent again");
+}
+
 /// Seen to fail if reads do not ask which invalidations are pending.
 #[tokio::test(start_paused = true)]
 async fn read_waits_for_an_invalidation_in_flight() {

@@ -182,7 +182,8 @@ impl Topology {
         self.nodes.retain(|address, node| {
             let [was_master, is_master] =
                 [&before, &self.masters].map(|masters| masters.iter().any(|it| Arc::ptr_eq(it, node)));
-            is_master || !was_master && (present.contains(address) || self.seeds.contains(address))
+            let is_own = is_master && node.address == *address;
+            is_own || (is_master || !was_master) && (present.contains(address) || self.seeds.contains(address))
         });
         for seed in &*self.seeds {
             self.nodes.entry(seed.clone()).or_insert_with(|| (self.make)(seed.clone()));
@@ -570,6 +571,19 @@ mod tests {
             );
             topology.learn(&view, &by, NOW);
             assert!(topology.nodes().any(|node| node.address.host == "a.example"), "{id}");
+        }
+    }
+
+    /// Seen to fail, with one more address for each name, if a master keeps all host names that it has announced.
+    #[test]
+    fn master_is_forgotten_under_the_host_names_of_before() {
+        let mut topology = topology("10.0.0.1:1");
+        let by = topology.node_at(1).expect("a seed").clone();
+        for n in 0..100 {
+            let view = format!("a 10.0.0.1:1@2,h{n}.example myself,master - 0 0 1 connected 0-16383\n");
+            topology.learn(&view, &by, NOW);
+            assert_eq!(topology.nodes.len(), 2);
+            assert!(topology.find(&format!("h{n}.example:1"), &by.address).is_some());
         }
     }
 
