@@ -16,6 +16,7 @@ use std::{
     fs,
     time::{Duration, SystemTime},
 };
+use tokio::task::JoinSet;
 
 /// Drives the app through herds, invalidations during a fetch, failures of the origin and outages of Redis, until all
 /// queries have data.
@@ -127,6 +128,13 @@ async fn drive(app: &App, round: u32) {
 
     demo("redis/stop").await;
     demo(&format!("{herd}outage")).await;
+    // More keys than the guard fetches at once without Redis: the other ones are rejected after a second.
+    let mut others = JoinSet::new();
+    for n in 0..100 {
+        let (address, path) = (app.address.clone(), format!("{report}overload{n}"));
+        others.spawn(async move { client::send("GET", &address, &path).await });
+    }
+    others.join_all().await;
     demo(&invalidate).await; // pending until Redis is back
     // The port may be taken for a moment.
     eventually("Redis starts again", async || demo("redis/start").await == 204).await;
