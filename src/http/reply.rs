@@ -309,8 +309,9 @@ fn generated(status: StatusCode) -> Response<()> {
 /// | `Panicked`, `InvalidKey` | 500 |
 /// | `Store`, `Overloaded` | 503 |
 ///
-/// The response shows nothing of the source of the error. A handler that wants another response for its
-/// origin's own error matches on [`Error::origin`].
+/// The response shows nothing of the source of the error, and nothing is logged: a handler logs
+/// [`source`](std::error::Error::source) first. A handler that wants another response for its origin's own error matches
+/// on [`Error::origin`].
 ///
 /// ```
 /// # #[cfg(feature = "bincode")] {
