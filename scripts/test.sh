@@ -230,7 +230,8 @@ docs() {
 
 long_variants() {
     step "long variants"
-    run cargo test --locked --workspace --all-features --test faults -- --ignored --test-threads 1
+    run cargo test --locked --workspace --all-features --test faults --test fleet --test servers -- --ignored \
+        --test-threads 1
     STAMPEDE_SIM_SEEDS=100000 run cargo test --locked --release --workspace --all-features --test sim
     PROPTEST_CASES=40000 run cargo test --locked --release --workspace --all-features --test fuzz
     SCHEDULES=10000 run cargo test --locked --release --workspace --all-features --lib schedules

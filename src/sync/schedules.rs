@@ -78,6 +78,14 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
+/// Spawns a task of shuttle inside [`explore`], outside of it one of tokio.
+pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) {
+    match try_get_current_task() {
+        Some(_) => drop(shuttle::future::spawn(task)),
+        None => drop(tokio::spawn(task)),
+    }
+}
+
 /// Runs the program under many schedules. Prints a schedule that panics or deadlocks.
 pub(crate) fn explore(program: impl Fn() + Clone + Send + Sync + 'static) {
     if let Ok(schedule) = env::var("SCHEDULE") {

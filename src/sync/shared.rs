@@ -8,14 +8,21 @@
 //! Not tokio's `OnceCell`: if the caller that polls is dropped, the next caller begins the work again.
 
 use super::mutex::Mutex;
-use futures_util::future::BoxFuture;
+#[cfg(test)]
+use super::schedules::spawn;
+use futures_util::{FutureExt, future::BoxFuture};
 use pin_project_lite::pin_project;
 use std::{
     future::Future,
     pin::Pin,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
     task::{Context, Poll, Wake, Waker, ready},
 };
+#[cfg(not(test))]
+use tokio::spawn;
 use tokio::sync::{Notify, futures::OwnedNotified};
 
 pin_project! {
@@ -34,6 +41,8 @@ pub(crate) struct WeakShared<T>(Weak<Work<T>>);
 
 struct Work<T> {
     progress: Mutex<Progress<T>>,
+    /// Whether a task polls the future first. Until then the handles wait for a wake-up.
+    is_queued: AtomicBool,
     /// Notifies the handles of each wake-up of the future.
     wakes: Arc<Notify>,
     /// The waker of the future.
@@ -45,6 +54,9 @@ enum Progress<T> {
     Done(T),
 }
 
+/// The task that polls a future first. If its runtime ends before, the handles poll the future.
+struct FirstPoll<T>(WeakShared<T>);
+
 /// Wakes all waiting handles.
 struct WakeAll(Arc<Notify>);
 
@@ -52,7 +64,7 @@ impl<T> Shared<T> {
     pub(crate) fn new(future: impl Future<Output = T> + Send + 'static) -> Self {
         let (progress, wakes) = (Mutex::new(Progress::Running(Box::pin(future))), Arc::<Notify>::default());
         let waker = Waker::from(Arc::new(WakeAll(wakes.clone())));
-        Self::of(Arc::new(Work { progress, wakes, waker }))
+        Self::of(Arc::new(Work { progress, is_queued: AtomicBool::new(false), wakes, waker }))
     }
 
     fn of(work: Arc<Work<T>>) -> Self {
@@ -66,6 +78,21 @@ impl<T> Shared<T> {
     /// Reports whether the future has completed, with an output for which `wanted` is true.
     pub(crate) fn is_done_and(&self, wanted: impl FnOnce(&T) -> bool) -> bool {
         matches!(&*self.work.progress.lock(), Progress::Done(done) if wanted(done))
+    }
+}
+
+impl<T: Clone + Send + 'static> Shared<T> {
+    /// A future that begins after the runtime has polled the tasks that are ready now. PERF: a task polls it first, so
+    /// that no handle is woken for that.
+    pub(crate) fn queued(future: impl Future<Output = T> + Send + 'static) -> Self {
+        let shared = Self::new(future);
+        shared.work.is_queued.store(true, SeqCst);
+        let first_poll = FirstPoll(shared.downgrade());
+        spawn(async move {
+            tokio::task::yield_now().await;
+            first_poll.begin().map(Self::now_or_never);
+        });
+        shared
     }
 }
 
@@ -97,11 +124,6 @@ impl<T> WeakShared<T> {
             begun
         })
     }
-
-    /// Returns the number of handles.
-    pub(crate) fn handles(&self) -> usize {
-        self.0.strong_count()
-    }
 }
 
 impl<T: Clone> Future for Shared<T> {
@@ -121,6 +143,9 @@ impl<T: Clone> Future for Shared<T> {
             // Registered before the future is polled: a later wake-up reaches this caller too, and an earlier one shows
             // in the poll.
             this.woken.set(Some(this.work.wakes.clone().notified_owned()));
+            if this.work.is_queued.load(SeqCst) {
+                continue;
+            }
             if let Poll::Ready(done) = future.as_mut().poll(&mut Context::from_waker(&this.work.waker)) {
                 *progress = Progress::Done(done.clone());
                 drop(progress);
@@ -128,6 +153,21 @@ impl<T: Clone> Future for Shared<T> {
                 this.work.wakes.notify_waiters();
                 return Poll::Ready(done);
             }
+        }
+    }
+}
+
+impl<T> FirstPoll<T> {
+    /// Lets the handles poll the future. Returns a handle, the first time.
+    fn begin(&self) -> Option<Shared<T>> {
+        self.0.upgrade().filter(|shared| shared.work.is_queued.swap(false, SeqCst))
+    }
+}
+
+impl<T> Drop for FirstPoll<T> {
+    fn drop(&mut self) {
+        if let Some(shared) = self.begin() {
+            shared.work.wakes.notify_waiters();
         }
     }
 }
@@ -202,6 +242,21 @@ mod tests {
         reply.0.lock().0 = true;
         assert!(poll_as(3, &woken, callers[3].as_mut()).is_ready());
         assert_eq!(*woken.lock(), [0, 1, 2]);
+    }
+
+    /// Seen to fail (it is not woken) when the dropped task wakes no handle.
+    #[test]
+    fn queued_future_begins_although_its_runtime_has_ended() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let mut handle = {
+            let _entered = runtime.enter();
+            Box::pin(Shared::queued(async {}))
+        };
+        let woken = Arc::default();
+        assert!(poll_as(0, &woken, handle.as_mut()).is_pending());
+        drop(runtime);
+        assert_eq!(*woken.lock(), [0]);
+        assert!(poll_as(0, &woken, handle.as_mut()).is_ready());
     }
 
     /// Seen to deadlock with `futures_util`'s `Shared`, if its caller may be interrupted between the future's poll and
