@@ -19,6 +19,16 @@ async fn warm(server: &RedisServer) -> StampedeGuard {
     guard
 }
 
+/// Returns a guard whose store has the keys 0 to 19.
+async fn warm_with_keys(server: &RedisServer) -> StampedeGuard {
+    let guard = warm(server).await;
+    for key in 0..20_u64 {
+        guard.fetch(key, async move || Ok::<_, Down>(key)).await.expect("an answer");
+    }
+    guard.drain().await;
+    guard
+}
+
 fn names(commands: &[Command]) -> Vec<&str> {
     commands.iter().map(|command| command.name.as_str()).collect()
 }
@@ -47,16 +57,27 @@ async fn concurrent_hits_share_two_gets() {
 #[tokio::test]
 async fn concurrent_hits_of_different_keys_are_two_commands() {
     let server = RedisServer::start();
-    let guard = warm(&server).await;
-    for key in 0..20_u64 {
-        guard.fetch(key, async move || Ok::<_, Down>(key)).await.expect("an answer");
-    }
-    guard.drain().await;
+    let guard = warm_with_keys(&server).await;
     let monitor = Monitor::start(&server).await;
     let hits = (0..20_u64).map(|key| guard.fetch(key, never::<u64>));
     let hits = futures_util::future::join_all(hits).await;
     assert!(hits.into_iter().zip(0..).all(|(hit, key)| hit.is_ok_and(|hit| hit == key)));
     assert_eq!(names(&monitor.stop().await), ["GET", "MGET"]);
+}
+
+/// A stream of fetches may hold fetches without polling them.
+///
+/// Seen to fail (no answer) when the first reader of a batch sends it.
+#[tokio::test]
+async fn fetch_that_is_held_delays_no_other_hit() {
+    let server = RedisServer::start();
+    let guard = warm_with_keys(&server).await;
+    let mut held = [0, 1].map(|key: u64| Box::pin(guard.fetch(key, never::<u64>)));
+    for fetch in &mut held {
+        assert!(futures_util::poll!(fetch).is_pending());
+    }
+    let hit = tokio::time::timeout(10 * SECOND, guard.fetch(2_u64, never::<u64>)).await.expect("an answer");
+    assert_eq!(hit.expect("a hit"), 2);
 }
 
 #[tokio::test]
