@@ -248,7 +248,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
 
     /// Returns a newly fetched value: its fetch begins after this call, in this process or in another. Calls that
     /// come before a fetch begins share it, in the whole fleet. Until it is stored, readers get the value that the
-    /// cache has.
+    /// cache has. It is stored in the background, so that a read just after this call may get the earlier value.
     ///
     /// ```
     /// # #[derive(Clone)] struct Db;
