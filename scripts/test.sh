@@ -205,7 +205,7 @@ tests_of_faults() {
 
 instructions() {
     # A program has one set of features: each of these is a build, of about a minute on an idle processor.
-    for features in "" tracing metrics; do
+    for features in "" reports; do
         cargo run --locked --release --manifest-path benches/instructions/Cargo.toml --target-dir "$(target)" \
             --features "$features" --bin instructions -- --check
     done

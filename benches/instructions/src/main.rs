@@ -6,8 +6,8 @@
 //! cargo run --release --manifest-path benches/instructions/Cargo.toml --target-dir target -- --record   # writes
 //! ```
 //!
-//! With `--features metrics` or `--features tracing` it does the same for hits that the feature reports: with a real
-//! recorder, or with a subscriber at level `INFO`. `--check` then also fails if the feature takes more than its limit.
+//! With `--features reports` it does the same for hits that the library reports, to a real recorder and to a subscriber at
+//! level `INFO`. `--check` then also fails if the reports take more than their limit.
 //!
 //! Times depend on the load of the machine, instructions do not. This process is run again under callgrind for one path
 //! at a time, with few operations and with more of them. The difference is the cost of an operation, and start-up and
@@ -27,7 +27,7 @@ mod made_with;
 #[path = "../../work/page.rs"]
 mod page;
 mod paths;
-#[cfg(feature = "metrics")]
+#[cfg(feature = "reports")]
 mod recorder;
 #[path = "../../work/row.rs"]
 mod row;
@@ -75,10 +75,7 @@ fn main() -> ExitCode {
         Mode::Check => {
             println!("\ninstructions: more than {MOST} times what benches/instructions.json has: {}", grown.join(", "));
             println!("If the change is worth its cost, record it, and give the reason in the commit:");
-            println!(
-                "    {RECORD} --features \"{}\" -- --record",
-                features::FEATURE.map_or("", features::Feature::name)
-            );
+            println!("    {RECORD} --features \"{}\" -- --record", if features::ARE_COUNTED { "reports" } else { "" });
             ExitCode::FAILURE
         }
     }
@@ -115,8 +112,8 @@ fn count() -> BTreeMap<String, u64> {
         (total::count(path, few + more, &server.url()).saturating_sub(fewer)) / u64::from(more)
     };
     let less_bare = |path| of(path).saturating_sub(paths::bare(path).map_or(0, of));
-    if let Some(feature) = features::FEATURE {
-        return paths::REPORTED.iter().map(|path| (features::row(path, feature), less_bare(*path))).collect();
+    if features::ARE_COUNTED {
+        return paths::REPORTED.iter().map(|path| (features::row(path), less_bare(*path))).collect();
     }
     let polls = crowd::polls_of_100_hits(&paths::runtime(), &server.url());
     let counts = paths::PATHS.map(|path| (path, less_bare(path)));

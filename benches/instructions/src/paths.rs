@@ -37,11 +37,8 @@ const HOT_KEYS: &str = "embedded hit, fetch_arc, hot keys";
 const VIEW: &str = "embedded hit, fetch through a view";
 const NEAR_FETCH: &str = "near hit, fetch";
 const NEAR_VIEW: &str = "near hit, fetch through a view";
-/// The paths that are counted with a feature of the library, because the feature reports each hit.
-pub(crate) const REPORTED: &[&str] = match cfg!(feature = "metrics") {
-    true => &["embedded hit, fetch_arc", HTTP],
-    false => &["embedded hit, fetch_arc", HTTP, REDIS_HIT],
-};
+/// The paths that are also counted with reports.
+pub(crate) const REPORTED: &[&str] = &["embedded hit, fetch_arc", HTTP, REDIS_HIT];
 pub(crate) const REDIS_HIT: &str = "redis hit, fetch";
 const HTTP: &str = "embedded hit, HTTP layer";
 /// The same with the request of a browser.
@@ -65,10 +62,11 @@ pub(crate) fn bare(path: &str) -> Option<&'static str> {
 
 /// Warms up, and runs this number of operations of the path. For paths over Redis, a server runs at `url`.
 pub(crate) fn run(path: &str, operations: u32, url: &str) {
-    #[cfg(feature = "metrics")]
-    crate::recorder::install();
-    #[cfg(feature = "tracing")]
-    tracing_subscriber::fmt().with_writer(std::io::sink).init();
+    #[cfg(feature = "reports")]
+    {
+        crate::recorder::install();
+        tracing_subscriber::fmt().with_writer(std::io::sink).init();
+    }
     runtime().block_on(async {
         let embedded = guard(MemoryStore::with_max_bytes(SMALL));
         match path {
