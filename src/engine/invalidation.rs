@@ -209,17 +209,19 @@ impl Resource {
         self.engine.invalidations.attempt(&self.key, |request| self.send_invalidation(request, Leaves::Nothing, 0))
     }
 
-    /// Makes the invalidations pending that the store may have lost, and this process forget what it has read since. To
-    /// be called after an answer, with the time when its request was sent.
+    /// Makes the invalidations pending that the store may have lost, and this process forget what it has read since. Sends
+    /// them, and what a task that has ended with its runtime has left. To be called after an answer, with the time when
+    /// its request was sent.
     pub(super) fn repeat_lost(&self, sent_at: Option<Timestamp>) {
         let Engine { invalidations, store, .. } = &*self.engine;
         if invalidations.is_empty() {
             return;
         }
         let answer = sent_at.map(|sent_at| (store.connection(&self.key), sent_at));
-        let lost = invalidations.take_lost(answer, |key| store.connection(key));
-        if let Some((key, config)) = lost.first() {
-            telemetry::replaying_invalidations(&config.meter, key, lost.len());
+        if let Some(lost) = invalidations.take_lost(answer, |key| store.connection(key)) {
+            if let Some((key, config)) = lost.first() {
+                telemetry::replaying_invalidations(&config.meter, key, lost.len());
+            }
             lost.into_iter().for_each(|name| resource(&self.engine, name).forget());
             send_in_background(&self.engine, None);
         }

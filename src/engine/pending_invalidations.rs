@@ -47,8 +47,9 @@ pub(super) struct PendingInvalidations {
 struct Names {
     pending: HashMap<CacheKey, Pending>,
     acknowledged: HashMap<CacheKey, Acknowledged>,
-    /// The number of the last request.
+    /// The number of the last request, and that of the last one when an answer was last looked at.
     requests: u64,
+    requests_before: u64,
     /// The claim of the task that sends pending invalidations again.
     sender: Weak<()>,
 }
@@ -159,29 +160,35 @@ impl PendingInvalidations {
     /// them. After an answer, with its connection and the time when its request was sent, forgets what this connection
     /// has acknowledged long before.
     ///
+    /// `None` if no task has to send any. One has to, too, if an invalidation was pending at the last answer already: the
+    /// runtime of the task that was to send it may have ended.
+    ///
     /// PERF: after an answer only once a second, or if the connection is new.
     pub(super) fn take_lost(
         &self,
         answer: Option<(u64, Timestamp)>,
         connection_of: impl Fn(&CacheKey) -> u64,
-    ) -> Vec<Name> {
+    ) -> Option<Vec<Name>> {
         if let Some((connection, sent_at)) = answer {
             let is_new = self.newest.fetch_max(connection, AcqRel) < connection;
             let second = sent_at.as_micros() >> 20;
             if self.swept.fetch_max(second, Relaxed) >= second && !is_new {
-                return Vec::new();
+                return None;
             }
         }
-        self.change(|Names { pending, acknowledged, .. }| {
+        self.change(|Names { pending, acknowledged, requests, requests_before, .. }| {
             let mut lost = Vec::new();
             for (key, known) in acknowledged.extract_if(|key, known| known.by != connection_of(key)) {
                 lost.push((key.clone(), known.invalidation.config.clone()));
                 pending.insert(key, Pending::new(known.invalidation, WeakShared::default()));
             }
+            let mut is_left = !lost.is_empty();
             if let Some((connection, sent_at)) = answer {
                 acknowledged.retain(|_, known| known.by != connection || sent_at.since(known.last) <= KEPT_FOR);
+                is_left |= pending.values().any(|known| known.invalidation.request <= *requests_before);
+                *requests_before = *requests;
             }
-            lost
+            is_left.then_some(lost)
         })
     }
 
@@ -286,7 +293,7 @@ mod tests {
 
     /// Returns how many invalidations an answer makes pending, if `connection` serves all names.
     fn lost(table: &PendingInvalidations, connection: u64, sent_at: u64) -> usize {
-        table.take_lost(Some((connection, at(sent_at))), |_| connection).len()
+        table.take_lost(Some((connection, at(sent_at))), |_| connection).map_or(0, |lost| lost.len())
     }
 
     /// Acknowledges what is pending over this connection.
@@ -388,8 +395,8 @@ mod tests {
         let table = acknowledged(0);
         acknowledge(&table, "other", 2, 0);
         let connection_of = |second| move |key: &CacheKey| if **key.primary() == *b"k" { 1 } else { 2 + second };
-        let lost = (1..9).map(|second| table.take_lost(Some((2 + second, at(second))), connection_of(second)).len());
-        assert_eq!(lost.sum::<usize>(), 1);
+        let lost = (1..9).filter_map(|second| table.take_lost(Some((2 + second, at(second))), connection_of(second)));
+        assert_eq!(lost.flatten().count(), 1);
         assert!(!table.concerns(&name("k").0, connection_of(9)), "it is with its node");
     }
 
@@ -432,8 +439,8 @@ mod tests {
     fn invalidation_is_kept_until_its_own_node_answers() {
         let table = acknowledged(1);
         let connection_of = |of_k| move |key: &CacheKey| if **key.primary() == *b"k" { of_k } else { 2 };
-        assert_eq!(table.take_lost(Some((2, at(60))), connection_of(1)).len(), 0);
-        assert_eq!(table.take_lost(Some((3, at(61))), connection_of(3)).len(), 1);
+        assert!(table.take_lost(Some((2, at(60))), connection_of(1)).is_none());
+        assert_eq!(table.take_lost(Some((3, at(61))), connection_of(3)).map(|lost| lost.len()), Some(1));
     }
 
     /// The connection changes after the second request, and before an answer shows it.

@@ -626,6 +626,29 @@ async fn invalidation_fails_if_each_connection_is_replaced() {
     assert_eq!(guard.health().pending_invalidations, 0, "it was sent again");
 }
 
+/// A task that sends an invalidation ends with its runtime: at its first attempt, or when it sends it again. The answers
+/// of the store in another runtime show that the store is back.
+///
+/// Seen to fail (it stays pending) if an answer begins no such task.
+#[test]
+fn pending_invalidation_is_sent_after_the_end_of_its_runtime() {
+    for fault in [Fault::RequestDelayed(600 * SECOND), Fault::Fails] {
+        let (node, runtime) = (FakeRedis::new().node(), || tokio::runtime::Runtime::new().expect("a runtime"));
+        let guard = node.guard();
+        node.always(Invalidate, fault);
+        runtime().block_on(async {
+            let invalidation = guard.invalidate("k");
+            let _ = tokio::time::timeout(MS, invalidation).await.map(|answer| answer.expect_err("not acknowledged"));
+        });
+        node.heal();
+        assert_eq!(guard.health().pending_invalidations, 1);
+        runtime().block_on(eventually("it is acknowledged", async || {
+            guard.fetch("other", async || Ok::<_, Down>(0)).await.expect("an answer");
+            guard.health().pending_invalidations == 0
+        }));
+    }
+}
+
 /// Seen to fail if reads do not ask which invalidations are pending.
 #[tokio::test(start_paused = true)]
 async fn read_waits_for_an_invalidation_in_flight() {
