@@ -110,27 +110,27 @@ impl Resource {
         Shared::new(async move { task.await.unwrap_or_else(|ended| Err(StoreError::new(ended))) })
     }
 
-    /// Drops the entries, except for what is left: values only over this connection, because another connection may
-    /// have lost an invalidation before. If the store acknowledges, this process forgets the cache keys as well. Fails if
-    /// no connection lasts until it has acknowledged.
+    /// Drops the entries, except for what is left. Values are left only over this connection, because another connection
+    /// may have lost an invalidation before, or if there was none yet (0). If the store acknowledges, this process forgets
+    /// the cache keys as well. Fails if no connection lasts until it has acknowledged.
     async fn drop_everywhere(
         &self,
         request: u64,
         leaves: Leaves,
         connection: u64,
     ) -> Result<Option<Lease>, StoreError> {
-        let present = || self.engine.store.connection(&self.key);
+        let (present, all) = (|| self.engine.store.connection(&self.key), self.invalidated());
         for _ in 0..MAX_CONNECTIONS {
             let before = present();
             // The lease of the last one counts, because each one drops that of the one before.
             let lease = match leaves {
                 Leaves::Lease(_) => self.drop_entries(slice::from_ref(&self.key), leaves).await?,
-                Leaves::StaleValues if before == connection => self.drop_entries(&self.invalidated(), leaves).await?,
-                _ => self.drop_entries(&self.invalidated(), Leaves::Nothing).await?,
+                Leaves::StaleValues if [0, before].contains(&connection) => self.drop_entries(&all, leaves).await?,
+                _ => self.drop_entries(&all, Leaves::Nothing).await?,
             };
             let after = present();
-            // One that was replaced meanwhile may have acknowledged for a server that is gone.
-            if before == 0 || before == after {
+            // One that was replaced meanwhile may have acknowledged for a server that is gone, also if it was the first.
+            if before == after {
                 // After the store has dropped the entries, because a read that began before may have returned an old one.
                 self.forget();
                 self.engine.invalidations.acknowledged(&self.key.to_invalidated(), request, after, Timestamp::now());

@@ -98,7 +98,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns the number of the connection that serves the cache key now: a higher one whenever another server may
     /// serve it. An invalidation that another connection has acknowledged recently may be lost, and is sent again.
-    /// Default: 0.
+    /// Default: 0, as before the first one.
     fn connection(&self, key: &CacheKey) -> u64 {
         let _ = key;
         0

@@ -413,7 +413,7 @@ impl NodeState {
     fn new(redis: FakeRedis, number: usize) -> Self {
         let [dies_leading, is_dead, is_deaf] = [const { AtomicBool::new(false) }; 3];
         let (wakes, script, reads, reconnects) =
-            (WakeRegistry::new(), Mutex::default(), Mutex::default(), AtomicU64::new(0));
+            (WakeRegistry::new(), Mutex::default(), Mutex::default(), AtomicU64::new(1));
         Self { redis, number, wakes, script, reads, dies_leading, is_dead, is_deaf, reconnects }
     }
 

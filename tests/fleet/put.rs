@@ -119,6 +119,19 @@ async fn expiry_reaches_other_processes_and_their_near_copies() {
     }
 }
 
+/// An invalidation is sent again over the connection that it has made: the first one may have been replaced meanwhile.
+///
+/// Seen to fail (no value is left) if the first connection counts as another one.
+#[tokio::test]
+async fn expiry_as_the_first_operation_leaves_a_stale_value() {
+    let server = RedisServer::start();
+    let windows = Policy::fresh_for(3600 * SECOND).stale_if_error(3600 * SECOND);
+    let [here, there] = [(); 2].map(|()| guard(server.client()).cache::<Vec<u8>>("v").policy(windows));
+    here.put(1, value(1)).await.expect("acknowledged");
+    there.expire(1).await.expect("acknowledged");
+    assert_eq!(here.fetch(1, async || Err::<Vec<u8>, _>(Down)).await.expect("stale"), value(1));
+}
+
 /// Over connections that break, an expiry is executed, or an invalidation is pending. Either way the value is not fresh.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn expiry_over_breaking_connections_keeps_its_word() {
