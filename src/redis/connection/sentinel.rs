@@ -5,13 +5,13 @@ use super::{
     error_class::{ErrorClass, class},
     supervise::{CHECK_INTERVAL, KeptTask, Subscription, answers, supervise},
 };
-use crate::sync::{mutex::Mutex, shared::WeakShared};
+use crate::{clock, sync::mutex::Mutex, sync::shared::WeakShared};
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
 use redis::{Client, ConnectionAddr, ErrorKind, RedisError, RedisResult, sentinel::SentinelClient};
 use std::{convert::Infallible, sync::Arc, time::Duration};
 use tokio::{
     sync::{Notify, watch},
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 /// The way to the master.
@@ -96,15 +96,23 @@ impl Sentinel {
 #[derive(Default)]
 struct Master {
     address: Option<ConnectionAddr>,
+    /// When its question began.
+    asked_at: Option<Instant>,
     /// Grows with each change of the address.
     lead: u64,
 }
 
 impl Sentinels {
-    /// Returns a client of the master, once a change of its address is published.
+    /// Returns a client of the master, once a change of its address is published. A question that began earlier than the
+    /// one before publishes nothing.
     async fn ask(&self) -> RedisResult<Client> {
+        let asked_at = Some(clock::now());
         let client = self.named_by_most().await?;
         self.master.send_if_modified(|master| {
+            if master.asked_at > asked_at {
+                return false;
+            }
+            master.asked_at = asked_at;
             let before = master.address.replace(address(&client).clone());
             let is_new = before.is_some_and(|before| before != *address(&client));
             if is_new {
@@ -219,3 +227,65 @@ pub(super) const NO_SENTINELS: (ErrorKind, &str) = (ErrorKind::EmptySentinelList
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum time to connect to a sentinel, and to subscribe there.
 const SENTINEL_TIMEOUT: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redis::connection::log::ConnectionLog;
+    use redis::{
+        IntoConnectionInfo,
+        sentinel::{SentinelClientBuilder, SentinelServerType},
+    };
+    use stampede_guard_support::{
+        RedisServer,
+        relay::{Mode, Relay},
+    };
+    use std::{
+        future::{Future, poll_fn},
+        task::Poll,
+    };
+
+    fn sentinels<const N: usize>(ports: [u16; N]) -> Arc<Sentinels> {
+        let client = |port| {
+            let info = format!("redis://127.0.0.1:{port}").into_connection_info().expect("a URL");
+            SentinelClientBuilder::new([info.addr().clone()], "main", SentinelServerType::Master)
+                .and_then(|it| it.build())
+        };
+        let clients = ports.map(|port| client(port).expect("a client")).into();
+        ToMaster::of(clients, Attempts::new(ConnectionLog::default())).sentinels
+    }
+
+    /// The failover happens between the answers to the first question, whose last answer comes after the second question.
+    ///
+    /// Seen to fail (the old master) if an answer that comes later counts.
+    #[tokio::test]
+    async fn earlier_question_does_not_bring_back_the_old_master() {
+        let [old, new] = [(); 2].map(|()| RedisServer::start());
+        let watch = |server: &RedisServer| {
+            RedisServer::sentinel(&[&format!("sentinel monitor main 127.0.0.1 {} 1", server.port())])
+        };
+        let [first, second, last] = [&old, &new, &old].map(watch);
+        let relay = Relay::to(([127, 0, 0, 1], last.port()).into()).await;
+        let asked = sentinels([first.port(), second.port(), relay.address().port()]);
+        asked.ask().await.expect("two of three agree");
+        assert_eq!(address(&old.client()), asked.master.borrow().address.as_ref().expect("an address"));
+
+        relay.set(Mode::HoldReplies);
+        let mut earlier = Box::pin(asked.ask());
+        let is_free = |n: usize| asked.all[n].client.try_lock().is_ok();
+        poll_fn(|cx| {
+            assert!(earlier.as_mut().poll(cx).is_pending());
+            if is_free(0) && is_free(1) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        let mut admin = first.connection().await;
+        for change in ["REMOVE main".to_owned(), format!("MONITOR main 127.0.0.1 {} 1", new.port())] {
+            let words: Vec<_> = change.split(' ').collect();
+            redis::cmd("SENTINEL").arg(words).exec_async(&mut admin).await.expect("done");
+        }
+        asked.ask().await.expect("two of three agree");
+        relay.set(Mode::Pass);
+        earlier.await.expect("two of three agreed");
+        assert_eq!(address(&new.client()), asked.master.borrow().address.as_ref().expect("an address"));
+    }
+}
