@@ -17,7 +17,7 @@ use stampede_guard::StampedeGuard;
 use std::{
     convert::Infallible,
     io,
-    sync::{Arc, LazyLock, Mutex, PoisonError},
+    sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError},
     thread,
 };
 use tower::{Layer, ServiceExt, service_fn};
@@ -114,7 +114,10 @@ pub(crate) struct Events {
 }
 
 #[derive(Clone, Default)]
-struct Written(Arc<Mutex<Vec<u8>>>);
+struct Written {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    at_each: Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>,
+}
 
 impl Events {
     pub(crate) fn listen() -> Self {
@@ -131,8 +134,13 @@ impl Events {
         Self { written, _listening: listening }
     }
 
+    /// Calls the function at each event from now on, in the middle of what has reported it.
+    pub(crate) fn at_each(&self, call: impl Fn() + Send + Sync + 'static) {
+        assert!(self.written.at_each.set(Box::new(call)).is_ok(), "there is one");
+    }
+
     pub(crate) fn all(&self) -> String {
-        let written = self.written.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = self.written.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&written).into_owned()
     }
 
@@ -152,7 +160,10 @@ impl MakeWriter<'_> for Written {
 
 impl io::Write for Written {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        if let Some(call) = self.at_each.get() {
+            call();
+        }
         Ok(bytes.len())
     }
 

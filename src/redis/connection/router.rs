@@ -197,7 +197,9 @@ impl Cluster {
             result = answer;
         }
         if result.is_ok() {
-            self.log.check_named(self.topology.lock().seeds().map(|seed| seed.link.attempts.last_error()));
+            // Not under the lock, because the subscriber of the log may ask the guard.
+            let errors: Vec<_> = self.topology.lock().seeds().map(|seed| seed.link.attempts.last_error()).collect();
+            self.log.check_named(errors.into_iter());
         }
         result
     }
