@@ -115,9 +115,10 @@ impl StampedeGuard {
     /// # Errors
     ///
     /// [`ErrorKind::Store`](crate::ErrorKind::Store) if the store did not acknowledge in time. The invalidation is then
-    /// sent again until the store acknowledges it ([`Health::pending_invalidations`](crate::Health::pending_invalidations)).
-    /// Until then this guard serves the key from no store, and other processes may serve the old value; if this process
-    /// ends before, for the rest of its retention.
+    /// sent again until the store acknowledges it ([`Health::pending_invalidations`](crate::Health::pending_invalidations)),
+    /// also after all clones of the guard were dropped: their connections last as long. Until then this guard serves the
+    /// key from no store, and other processes may serve the old value; if this process ends before, for the rest of its
+    /// retention.
     ///
     /// With the feature `http`, [`ErrorKind::InvalidUrl`](crate::ErrorKind::InvalidUrl) for a key that begins with `/`,
     /// `http://` or `https://` if a clone of the guard is a layer: its pages have other keys, which `invalidate_url` drops.
