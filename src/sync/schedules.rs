@@ -3,7 +3,8 @@
 //! A program is run many times, each time under another schedule of its threads and tasks. The schedule may switch
 //! wherever a thread or task takes or releases a lock, and wherever a task awaits. The code in between is one step. A
 //! call of tokio's `Notify` is part of a step too: tokio explores it itself (`loom_notify`), and between two calls
-//! there is always a lock. Memory orderings are not explored; all shared data of these programs is protected by a lock.
+//! there is always a lock. Memory orderings are not explored; all shared data of these programs is protected by a lock,
+//! except for `is_queued` of a shared future, which has the strictest ordering.
 //!
 //! A program may not depend on anything else: no passing of time, no iteration over a map of several keys.
 //!
@@ -75,14 +76,6 @@ impl<T> Deref for MutexGuard<'_, T> {
 impl<T> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.value
-    }
-}
-
-/// Spawns a task of shuttle inside [`explore`], outside of it one of tokio.
-pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) {
-    match try_get_current_task() {
-        Some(_) => drop(shuttle::future::spawn(task)),
-        None => drop(tokio::spawn(task)),
     }
 }
 

@@ -8,8 +8,6 @@
 //! Not tokio's `OnceCell`: if the caller that polls is dropped, the next caller begins the work again.
 
 use super::mutex::Mutex;
-#[cfg(test)]
-use super::schedules::spawn;
 use futures_util::{FutureExt, future::BoxFuture};
 use pin_project_lite::pin_project;
 use std::{
@@ -20,10 +18,13 @@ use std::{
         atomic::{AtomicBool, Ordering::SeqCst},
     },
     task::{Context, Poll, Wake, Waker, ready},
+    thread,
 };
-#[cfg(not(test))]
-use tokio::spawn;
-use tokio::sync::{Notify, futures::OwnedNotified};
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, futures::OwnedNotified},
+    task::{unconstrained, yield_now},
+};
 
 pin_project! {
     /// A handle of the future. Any of the handles polls it; it is dropped with the last of them.
@@ -41,7 +42,7 @@ pub(crate) struct WeakShared<T>(Weak<Work<T>>);
 
 struct Work<T> {
     progress: Mutex<Progress<T>>,
-    /// Whether a task polls the future first. Until then the handles wait for a wake-up.
+    /// Whether a task polls the future next. Until then the handles wait for a wake-up.
     is_queued: AtomicBool,
     /// Notifies the handles of each wake-up of the future.
     wakes: Arc<Notify>,
@@ -54,7 +55,7 @@ enum Progress<T> {
     Done(T),
 }
 
-/// The task that polls a future first. If its runtime ends before, the handles poll the future.
+/// The task that polls a future first. If its runtime ends before, or the future panics, the handles poll the future.
 struct FirstPoll<T>(WeakShared<T>);
 
 /// Wakes all waiting handles.
@@ -62,7 +63,10 @@ struct WakeAll(Arc<Notify>);
 
 impl<T> Shared<T> {
     pub(crate) fn new(future: impl Future<Output = T> + Send + 'static) -> Self {
-        let (progress, wakes) = (Mutex::new(Progress::Running(Box::pin(future))), Arc::<Notify>::default());
+        // A future without tokio's budget wakes all handles when it is polled. The handle that polls it would do so again,
+        // without end.
+        let progress = Mutex::new(Progress::Running(Box::pin(unconstrained(future))));
+        let wakes = Arc::<Notify>::default();
         let waker = Waker::from(Arc::new(WakeAll(wakes.clone())));
         Self::of(Arc::new(Work { progress, is_queued: AtomicBool::new(false), wakes, waker }))
     }
@@ -82,17 +86,14 @@ impl<T> Shared<T> {
 }
 
 impl<T: Clone + Send + 'static> Shared<T> {
-    /// A future that begins after the runtime has polled the tasks that are ready now. PERF: a task polls it first, so
-    /// that no handle is woken for that.
-    pub(crate) fn queued(future: impl Future<Output = T> + Send + 'static) -> Self {
-        let shared = Self::new(future);
-        shared.work.is_queued.store(true, SeqCst);
-        let first_poll = FirstPoll(shared.downgrade());
-        spawn(async move {
-            tokio::task::yield_now().await;
-            first_poll.begin().map(Self::now_or_never);
-        });
-        shared
+    /// Lets a task begin the future, after the runtime has polled the tasks that are ready now. PERF: the task polls it,
+    /// so that no handle is woken for that. Without a runtime the next poll of a handle begins it.
+    pub(crate) fn queue(&self) {
+        self.work.is_queued.store(true, SeqCst);
+        let first_poll = FirstPoll(self.downgrade());
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(first_poll.run());
+        }
     }
 }
 
@@ -157,16 +158,21 @@ impl<T: Clone> Future for Shared<T> {
     }
 }
 
-impl<T> FirstPoll<T> {
-    /// Lets the handles poll the future. Returns a handle, the first time.
-    fn begin(&self) -> Option<Shared<T>> {
-        self.0.upgrade().filter(|shared| shared.work.is_queued.swap(false, SeqCst))
+impl<T: Clone> FirstPoll<T> {
+    async fn run(self) {
+        yield_now().await;
+        if let Some(shared) = self.0.upgrade() {
+            shared.work.is_queued.store(false, SeqCst);
+            shared.now_or_never();
+        }
     }
 }
 
 impl<T> Drop for FirstPoll<T> {
     fn drop(&mut self) {
-        if let Some(shared) = self.begin() {
+        if let Some(shared) = self.0.upgrade()
+            && (shared.work.is_queued.swap(false, SeqCst) || thread::panicking())
+        {
             shared.work.wakes.notify_waiters();
         }
     }
@@ -182,11 +188,13 @@ impl Wake for WakeAll {
 mod tests {
     use super::*;
     use crate::sync::schedules::explore;
+    use futures_util::poll;
     use shuttle::{
-        future::{block_on, spawn},
+        future::{JoinHandle, block_on, spawn},
         thread,
     };
-    use std::{future::poll_fn, mem};
+    use std::{future::poll_fn, mem, panic, sync::mpsc, time::Duration};
+    use tokio::{runtime::Builder, sync::oneshot, task::coop};
 
     /// What a future awaits, until the test opens it.
     #[derive(Clone, Default)]
@@ -244,19 +252,73 @@ mod tests {
         assert_eq!(*woken.lock(), [0, 1, 2]);
     }
 
-    /// Seen to fail (it is not woken) when the dropped task wakes no handle.
+    /// Seen to fail (it is not woken) when the dropped task wakes no handle, and when one that panics wakes none.
     #[test]
-    fn queued_future_begins_although_its_runtime_has_ended() {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let mut handle = {
-            let _entered = runtime.enter();
-            Box::pin(Shared::queued(async {}))
+    fn queued_future_begins_without_its_task() {
+        let run = |future: BoxFuture<'static, ()>, is_driven| {
+            let runtime = Builder::new_current_thread().build().unwrap();
+            let mut handle = Box::pin(Shared::new(future));
+            {
+                let _entered = runtime.enter();
+                handle.queue();
+            }
+            let woken = Arc::default();
+            assert!(poll_as(0, &woken, handle.as_mut()).is_pending());
+            if is_driven {
+                runtime.block_on(async {
+                    for _ in 0..4 {
+                        yield_now().await; // the task panics
+                    }
+                });
+            }
+            drop(runtime);
+            assert_eq!(*woken.lock(), [0]);
+            poll_as(0, &woken, handle.as_mut())
         };
-        let woken = Arc::default();
-        assert!(poll_as(0, &woken, handle.as_mut()).is_pending());
-        drop(runtime);
-        assert_eq!(*woken.lock(), [0]);
-        assert!(poll_as(0, &woken, handle.as_mut()).is_ready());
+        assert!(run(Box::pin(async {}), false).is_ready());
+        let panics = || run(Box::pin(async { panic!("on purpose") }), true);
+        assert!(panic::catch_unwind(panics).is_err());
+        let mut outside_of_a_runtime = Box::pin(Shared::new(async {}));
+        outside_of_a_runtime.queue();
+        assert!(poll_as(0, &Arc::default(), outside_of_a_runtime.as_mut()).is_ready());
+    }
+
+    /// Seen to fail (it polls without end) when the future takes part in tokio's budget.
+    #[test]
+    fn handle_without_budget_is_pending() {
+        let (ended, has_ended) = mpsc::channel();
+        std::thread::spawn(move || {
+            Builder::new_multi_thread().worker_threads(1).build().unwrap().block_on(async {
+                let (_never, reply) = oneshot::channel::<()>();
+                let mut handle = Shared::new(async move { drop(reply.await) }).boxed();
+                while coop::has_budget_remaining() {
+                    coop::consume_budget().await;
+                }
+                assert!(poll!(&mut handle).is_pending());
+            });
+            ended.send(()).unwrap();
+        });
+        has_ended.recv_timeout(Duration::from_secs(10)).expect("the poll returns");
+    }
+
+    /// Seen to deadlock when a dropped task wakes no handle.
+    #[test]
+    fn schedules_of_a_queued_future_lose_no_wake_up() {
+        explore(|| {
+            let reply = Reply::default();
+            let shared = Shared::new(reply.clone().arrived());
+            shared.work.is_queued.store(true, SeqCst);
+            let tasks = [(); 2].map(|()| spawn(FirstPoll(shared.downgrade()).run()));
+            let callers = [(); 3].map(|()| spawn(shared.clone()));
+            drop(shared);
+            let arriving = thread::spawn(move || reply.arrive());
+            callers[0].abort();
+            tasks.iter().for_each(JoinHandle::abort);
+            arriving.join().unwrap();
+            for caller in callers {
+                let _ = block_on(caller);
+            }
+        });
     }
 
     /// Seen to deadlock with `futures_util`'s `Shared`, if its caller may be interrupted between the future's poll and
