@@ -644,6 +644,24 @@ fn pending_invalidation_is_sent_after_the_end_of_its_runtime() {
     }
 }
 
+/// All clones of the guard are dropped while the store refuses the invalidation.
+///
+/// Seen to fail (the old value is a hit) if the task that sends it again ends with the guard.
+#[tokio::test(start_paused = true)]
+async fn pending_invalidation_is_sent_after_its_guard_was_dropped() {
+    let server = FakeRedis::new();
+    let (elsewhere, node) = (server.node().guard(), server.node());
+    assert_eq!(elsewhere.fetch("k", async || Ok::<_, Down>(1)).await.expect("an answer"), 1);
+    elsewhere.drain().await;
+    node.always(Invalidate, Fault::Fails);
+    node.guard().invalidate("k").await.expect_err("not acknowledged");
+    tokio::time::sleep(3 * SECOND).await;
+    assert_eq!(elsewhere.fetch("k", never::<i32>).await.expect("a hit"), 1);
+    node.heal();
+    tokio::time::sleep(3 * SECOND).await;
+    assert_eq!(elsewhere.fetch("k", async || Ok::<_, Down>(2)).await.expect("an answer"), 2);
+}
+
 /// Seen to fail if reads do not ask which invalidations are pending.
 #[tokio::test(start_paused = true)]
 async fn read_waits_for_an_invalidation_in_flight() {

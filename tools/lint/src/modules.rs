@@ -4,7 +4,7 @@ use crate::{Files, Findings};
 use std::collections::BTreeMap;
 
 /// Maximum number of code lines of the library. To be lowered with the library.
-const LINES: usize = 17928;
+const LINES: usize = 17938;
 
 /// Maximum number of code lines of each module. To be lowered with the module.
 const MODULE_LINES: [(&str, usize); 31] = [
@@ -30,10 +30,10 @@ const MODULE_LINES: [(&str, usize); 31] = [
     ("operations", 31),
     ("outage_cache", 118),
     ("policy", 147),
-    ("redis", 3064),
+    ("redis", 3069),
     ("settings", 191),
     ("store", 1216),
-    ("sync", 509),
+    ("sync", 514),
     ("telemetry", 955),
     ("testing", 677),
     ("typed", 963),
