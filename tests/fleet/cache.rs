@@ -55,7 +55,7 @@ async fn entry_answers_with_status_age_and_the_rest_of_its_lifetime() {
         guard.drain().await;
         let hit = users.entry(1).answer(load(8)).await.expect("a value");
         assert_eq!((*hit.value(), hit.status()), (7, CacheStatus::Hit));
-        // Zero if the clock of the server, as this process knows it, is behind.
+        // Zero if this process assumes an earlier time for the server.
         assert!(hit.age() < 60 * SECOND, "{hit:?}");
         assert_eq!((hit.age() + hit.fresh_for(), hit.into_value()), (HOUR, 7));
 

@@ -172,7 +172,7 @@ async fn each_spelling_of_a_path_has_its_own_entry() {
 }
 
 /// An error that one client provokes is for that client alone, even if the operator stores responses without a lifetime.
-/// (A 404, 405, 410, 414 or 501 that nobody waits for is stored.)
+/// (A 404, 405, 410, 414 or 501 that no client waits for is stored.)
 #[tokio::test]
 async fn an_error_that_one_client_provokes_is_not_shared() {
     let origin = Origin::new();

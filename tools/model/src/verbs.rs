@@ -36,12 +36,12 @@ fn puts() -> Config {
     Config { name: "put against put", readers: vec![0, 1], writers: vec![Put, Put], commits: 2, ..put() }
 }
 
-/// Nobody reads, and two requests arrive twice.
+/// No process reads, and two requests arrive twice.
 fn duplicated_puts() -> Config {
     Config { name: "put, duplicates", readers: vec![0, 0], duplicates: true, mishaps: 2, ..puts() }
 }
 
-/// Nobody reads, and two requests or replies are lost.
+/// No process reads, and two requests or replies are lost.
 fn lost_puts() -> Config {
     Config { name: "put, losses", readers: vec![0, 0], losses: true, mishaps: 2, ..puts() }
 }
