@@ -141,8 +141,9 @@ features() {
     cargo clippy --locked --example axum_app -- -D warnings
 }
 
+# A test that hangs ends its step, not the whole run: each step takes 15 minutes at most.
 tests() {
-    cargo test --locked --workspace --all-features --no-fail-fast "$@"
+    run timeout 30m cargo test --locked --workspace --all-features --no-fail-fast "$@"
 }
 
 patient_tests() {

@@ -14,7 +14,7 @@ use opentelemetry_sdk::{
     trace::{InMemorySpanExporter, SdkTracerProvider},
 };
 use stampede_guard::{HISTOGRAM_BUCKETS, StampedeGuard};
-use stampede_guard_support::Down;
+use stampede_guard_support::{Down, SECOND};
 use std::{convert::Infallible, sync::LazyLock};
 use tracing::{Dispatch, Instrument as _, Level, Subscriber, info_span, subscriber::NoSubscriber};
 use tracing_subscriber::{
@@ -66,7 +66,7 @@ async fn spans_of_fetches_reach_opentelemetry_with_errors() {
     let call = async || Ok::<_, Infallible>(info_span!("select").in_scope(|| 1));
     for _ in 0..2 {
         guard.fetch("user:1", call).instrument(info_span!("request")).await.expect("an answer");
-        while guard.drain().await > 0 {}
+        assert_eq!(guard.drain_within(60 * SECOND).await, 0);
     }
     guard.fetch("user:2", async || Err::<u64, _>(Down)).instrument(info_span!("request")).await.expect_err("it fails");
     provider.force_flush().expect("all are exported");
@@ -93,7 +93,7 @@ async fn metrics_reach_opentelemetry_with_buckets_in_seconds() {
     let guard = StampedeGuard::in_memory().namespace("shop");
     for _ in 0..3 {
         guard.fetch("user:1", async || Ok::<_, Infallible>(1)).await.expect("an answer");
-        while guard.drain().await > 0 {}
+        assert_eq!(guard.drain_within(60 * SECOND).await, 0);
     }
     provider.force_flush().expect("all are exported");
 

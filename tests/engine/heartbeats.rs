@@ -191,7 +191,7 @@ async fn heartbeats_end_after_leases_that_begin_and_end_at_any_time() {
     for caller in join_all(callers).await {
         caller.expect("no panic");
     }
-    while guard.drain().await > 0 {}
+    assert_eq!(guard.drain_within(60 * SECOND).await, 0);
     while tasks() > before {
         tokio::task::yield_now().await; // until the task finds that it has no lease
     }

@@ -70,7 +70,7 @@ impl Operation {
         if let Self::Wait | Self::Fill | Self::LargeFill = self {
             let in_time = self.in_flight((world, witness), key, fault).await;
             if self != Self::Wait {
-                while witness.guard(0).drain().await > 0 {} // the guard has filled or given up
+                assert_eq!(witness.guard(0).drain_within(60 * SECOND).await, 0); // the guard has filled or given up
                 witness.ask(1, key, 1).await;
             }
             return in_time.then(|| witness.calls(key));

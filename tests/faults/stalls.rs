@@ -41,7 +41,7 @@ impl Load {
         for key in 0..keys {
             patient.fetch(key, async move || Ok::<_, Down>(key)).await.expect("an answer");
         }
-        while guard.drain().await > 0 {}
+        assert_eq!(guard.drain_within(60 * SECOND).await, 0);
         Self { guard: guard.store_timeout(store_timeout), origin: Origin::new(), keys, pause, work }
     }
 

@@ -260,7 +260,7 @@ impl Fleet {
         }
         let drained = async {
             for guard in &self.guards {
-                while guard.drain().await > 0 {}
+                assert_eq!(guard.drain_within(Duration::from_secs(60)).await, 0);
             }
         };
         let drained = timeout(EVER, drained).await.is_ok();
