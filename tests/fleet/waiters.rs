@@ -17,6 +17,7 @@ use redis::{
 use serde::{Deserialize, Serialize};
 use stampede_guard::StampedeGuard;
 use std::collections::HashMap;
+use tokio::runtime::Runtime;
 
 #[derive(Serialize, Deserialize)]
 struct Task {
@@ -166,6 +167,43 @@ async fn waiters_beyond_the_bound_poll() {
     assert_eq!(fleet.run(granted, all_wait).await, 40);
     let messages = channels.messages(&server).await;
     assert_eq!((messages.len(), messages.into_values().max()), (128, Some(1)));
+}
+
+/// The task that listens ends with its runtime, and then a message is lost.
+///
+/// Seen to fail (the waiter asks again after 15 minutes) if a task that listens again reports no gap.
+#[test]
+fn waiter_asks_again_after_the_runtime_of_the_subscriber_has_ended() {
+    let (server, origin) = (RedisServer::start(), Origin::gated());
+    let [listening, rest] = [(); 2].map(|()| Runtime::new().expect("a runtime"));
+    let guard = listening.block_on(subscribed(&server.url()));
+    let (leading, waiter) = rest.block_on(async {
+        let (leader, call) = (subscribed(&server.url()).await, origin.clone());
+        let leading = tokio::spawn(async move {
+            let fetch = async move || Ok::<_, Down>(call.call().await);
+            leader.fetch("k", fetch).await.expect("an answer");
+            leader.drain().await
+        });
+        origin.arrived(1).await;
+        let waiter = tokio::spawn({
+            let guard = guard.clone();
+            async move { guard.fetch("k", never::<usize>).await }
+        });
+        let redis = server.connection().await;
+        eventually("it waits", async || inboxes(&redis).await == 1).await;
+        (leading, waiter)
+    });
+    drop(listening);
+    rest.block_on(async {
+        origin.open();
+        assert_eq!(leading.await.expect("no panic"), 0);
+        eventually("it asks again", async || {
+            let other = guard.fetch(fastrand::u64(..), async || Ok::<_, Down>(0)).await;
+            other.is_ok() && waiter.is_finished()
+        })
+        .await;
+        assert_eq!(waiter.await.expect("no panic").expect("an answer"), 1);
+    });
 }
 
 const PROCESSES: usize = 4;

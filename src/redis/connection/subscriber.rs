@@ -65,7 +65,7 @@ impl Subscriber {
     /// Starts to listen if it does not listen yet, or if the runtime of its task has ended.
     pub(crate) fn start(&self) {
         self.task.start(|| {
-            self.listener.state.send_replace(State::Connecting);
+            self.listener.enter(State::Connecting);
             supervise(self.listener.clone())
         });
     }
