@@ -173,7 +173,7 @@ async fn waiters_beyond_the_bound_poll() {
 ///
 /// Seen to fail (the waiter asks again after 15 minutes) if a task that listens again reports no gap.
 #[test]
-fn waiter_asks_again_after_the_runtime_of_the_subscriber_has_ended() {
+fn waiter_asks_again_when_the_subscriber_listens_again() {
     let (server, origin) = (RedisServer::start(), Origin::gated());
     let [listening, rest] = [(); 2].map(|()| Runtime::new().expect("a runtime"));
     let guard = listening.block_on(subscribed(&server.url()));
