@@ -6,7 +6,7 @@ use crate::{
 };
 use redis::{FromRedisValue, aio::MultiplexedConnection};
 use stampede_guard::RedisEndpoint;
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 /// Three masters with one replica each. A replica takes the place of its master after two to three seconds.
 pub(crate) struct Shards {
@@ -184,6 +184,21 @@ impl Resharder {
             connected.push(Master { connection, id, port: master.port() });
         }
         Self(connected)
+    }
+
+    /// Waits until all masters know the same config epochs, each of one master. Otherwise a master may take a slot with an
+    /// epoch that is not the highest, and lose the slot again.
+    pub(crate) async fn agree_on_epochs(&self) {
+        eventually("all masters know the config epochs", async || {
+            let mut views = BTreeSet::new();
+            for master in &self.0 {
+                let nodes: String = master.ask(redis::cmd("CLUSTER").arg("NODES")).await;
+                let epoch = |line: &str| line.split(' ').nth(6).map(str::to_owned);
+                views.insert(nodes.lines().map(epoch).collect::<BTreeSet<_>>());
+            }
+            views.len() == 1 && views.iter().all(|epochs| epochs.len() == self.0.len())
+        })
+        .await;
     }
 
     /// Marks a slot as one that moves from one master to another.
