@@ -21,10 +21,11 @@ use crate::{
     kit::{command, recovers, replicate},
     load::Load,
     sentinel::watched::{Watched, has_role, isolate},
+    settings::Resolver,
     support::{RedisServer, eventually},
 };
 
-use stampede_guard::{OutageCacheConfig, Policy, StampedeGuard, store::IntoStore};
+use stampede_guard::{NearCacheConfig, OutageCacheConfig, Policy, StampedeGuard, store::IntoStore};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -145,6 +146,39 @@ async fn name_that_moves_under_load_leads_to_nothing_stale() {
         command::<()>(&servers[0], &format!("REPLICAOF 127.0.0.1 {}", servers[1].port())).await;
     };
     survives("name", guards(|| name.client()), moves).await;
+}
+
+/// Both processes have copies. The resolver of the endpoint leads the host name to the new master a second after the old one
+/// has handed over, and refuses writes. Then the new master is killed, and starts again without data.
+///
+/// Seen to fail (24 stale) if a process serves what it has pending or lost invalidations of.
+#[tokio::test]
+async fn host_name_that_moves_leaves_no_old_copy() {
+    let servers = [(); 2].map(|()| RedisServer::start());
+    replicate(&servers[1], &servers[0], servers[0].port()).await;
+    let name = Resolver::to(&servers[0]);
+    let max_age = 500 * MS;
+    let near = NearCacheConfig::max_bytes(1 << 20).max_age(max_age);
+    let load = Load::new(guards(|| name.endpoint()).map(|guard| guard.near_cache(near)), keys());
+    let began = Instant::now();
+    let fault = async || {
+        command::<()>(&servers[0], "FAILOVER").await;
+        eventually("the replica is the master", async || has_role(&servers[1], "master").await).await;
+        sleep(SECOND).await;
+        name.follow(&servers[1]);
+        for guard in load.guards() {
+            recovers(guard).await;
+        }
+        sleep(SECOND).await;
+        servers[1].kill();
+        sleep(2 * SECOND).await;
+        servers[1].restart().await;
+    };
+    load_survives("host name", &load, max_age, fault).await;
+    let stale = load.stale_since(began, KEPT_FOR);
+    assert!(stale.iter().all(|age| *age < max_age), "{stale:?}");
+    assert!(load.guards().iter().all(|guard| guard.stats().near_hits > 0), "copies are served");
+    assert!(load.not_acknowledged() > 0, "while no master is reached");
 }
 
 /// Another application fills the memory, so that entries and leases are evicted.

@@ -18,7 +18,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicU16, AtomicUsize, Ordering::SeqCst},
     },
 };
 use tokio::sync::watch;
@@ -151,27 +151,46 @@ async fn credentials_that_change_reach_a_cluster() {
     everything_works(&guards, "after").await;
 }
 
-/// A resolver that knows one name.
-#[derive(Clone, Default)]
-struct Resolver(Arc<AtomicUsize>);
+/// A resolver that knows one name, and leads it to a server.
+#[derive(Clone)]
+pub(crate) struct Resolver {
+    asked: Arc<AtomicUsize>,
+    leads_to: Arc<AtomicU16>,
+}
+
+impl Resolver {
+    pub(crate) fn to(server: &RedisServer) -> Self {
+        Self { asked: Arc::default(), leads_to: Arc::new(server.port().into()) }
+    }
+
+    /// New connections lead to this server from now on. Open ones stay with the server of before.
+    pub(crate) fn follow(&self, server: &RedisServer) {
+        self.leads_to.store(server.port(), SeqCst);
+    }
+
+    pub(crate) fn endpoint(&self) -> RedisEndpoint {
+        let client = redis::Client::open("redis://cache.internal").expect("a client");
+        client.into_endpoint().connection_config(|config| config.set_dns_resolver(self.clone()))
+    }
+}
 
 impl AsyncDNSResolver for Resolver {
     fn resolve<'a, 'b: 'a>(
         &'a self,
         host: &'b str,
-        port: u16,
+        _port: u16,
     ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
         assert_eq!(host, "cache.internal");
-        self.0.fetch_add(1, SeqCst);
-        let addresses: Box<dyn Iterator<Item = _> + Send> = Box::new(std::iter::once(([127, 0, 0, 1], port).into()));
-        async { Ok(addresses) }.boxed()
+        self.asked.fetch_add(1, SeqCst);
+        let address = SocketAddr::from(([127, 0, 0, 1], self.leads_to.load(SeqCst)));
+        async move { Ok(Box::new(std::iter::once(address)) as Box<dyn Iterator<Item = _> + Send>) }.boxed()
     }
 }
 
 #[tokio::test]
 async fn resolver_of_the_user_resolves_every_connection() {
-    let (server, resolver) = (RedisServer::start(), Resolver::default());
-    let url = format!("redis://cache.internal:{}", server.port());
+    let server = RedisServer::start();
+    let (url, resolver) = ("redis://cache.internal".to_owned(), Resolver::to(&server));
     let guards = [(); 2].map(|()| {
         let connect = || -> RedisResult<StampedeGuard> {
             documented! {
@@ -183,7 +202,7 @@ async fn resolver_of_the_user_resolves_every_connection() {
         near(connect().expect("a URL of Redis"))
     });
     everything_works(&guards, "k").await;
-    assert!(resolver.0.load(SeqCst) >= 6, "connections for data, messages and tracked reads");
+    assert!(resolver.asked.load(SeqCst) >= 6, "connections for data, messages and tracked reads");
 }
 
 #[tokio::test]
