@@ -9,7 +9,7 @@ use crate::{
     support::{RedisServer, skip},
     tls::Authority,
 };
-use redis::AsyncConnectionConfig;
+use redis::{AsyncConnectionConfig, TlsMode};
 use stampede_guard::RedisEndpoint;
 use std::time::Duration;
 
@@ -85,14 +85,47 @@ async fn two_fail_over(shards: &Shards, (): &()) {
 /// Seen to fail (31 stale) without the repetition of recent invalidations.
 #[tokio::test]
 async fn sentinels_that_announce_host_names_leave_nothing_stale() {
-    // `localhost` may lead to either address.
-    let servers = Watched::servers(&["--bind", "127.0.0.1", "-::1", "--replica-announce-ip", "localhost"]);
+    let servers = Watched::servers(&NAMED);
     let port = servers[0].port();
-    let config = ["sentinel resolve-hostnames yes", "sentinel announce-hostnames yes"];
+    let watched = Watched::watch(servers, "localhost", port, &NAMES).await;
+    master_is_killed("sentinels, host names", &watched, &watched.endpoint()).await;
+}
+
+/// Servers and sentinels use TLS, and their certificates are valid for the announced name alone.
+///
+/// Seen to fail (never shared) if the certificates are for another name.
+#[tokio::test]
+async fn tls_sentinels_with_host_names_leave_nothing_stale() {
+    let authority = Authority::of("localhost");
+    let Some(_) = authority.server("no", &[]) else { return };
+    let files = authority.files();
+    let args = files.iter().flat_map(|(setting, path)| [format!("--{setting}"), path.clone()]).collect::<Vec<_>>();
+    let args: Vec<_> = args.iter().map(String::as_str).collect();
+    let servers =
+        Watched::servers(&[&NAMED, &args[..], &["--tls-replication", "yes", "--tls-auth-clients", "no"]].concat());
+    let port = servers[0].tls_port();
+    let lines = files.map(|(setting, path)| format!("{setting} {path}"));
+    let lines = lines.each_ref().map(String::as_str);
+    let config = [&NAMES, &lines[..], &["tls-replication yes", "tls-auth-clients no"]].concat();
     let watched = Watched::watch(servers, "localhost", port, &config).await;
+    let urls = watched.sentinels.iter().map(|sentinel| format!("rediss://localhost:{}", sentinel.tls_port()));
+    let endpoint = RedisEndpoint::sentinel_with(urls, "main", |client| {
+        let client = client.set_client_to_sentinel_certificates(authority.certificates(None));
+        client
+            .set_client_to_redis_tls_mode(TlsMode::Secure)
+            .set_client_to_redis_certificates(authority.certificates(None))
+    });
+    // A handshake takes long on a busy machine.
+    let patient = |config: AsyncConnectionConfig| config.set_connection_timeout(Some(10 * SECOND));
+    let endpoint = endpoint.expect("an endpoint").connection_config(patient);
+    master_is_killed("sentinels, host names over TLS", &watched, &endpoint).await;
+}
+
+/// The sentinels name the master by its host.
+async fn master_is_killed(what: &str, watched: &Watched, endpoint: &RedisEndpoint) {
     let [host, _]: [String; 2] = command(&watched.sentinels[0], "SENTINEL GET-MASTER-ADDR-BY-NAME main").await;
     assert_eq!(host, "localhost");
-    survives("sentinels, host names", guards(|| watched.endpoint()), async || {
+    survives(what, guards(|| endpoint.clone()), async || {
         watched.stop_replication().await;
         watched.servers[0].kill();
         watched.next_master(&watched.servers[0]).await;
@@ -100,3 +133,7 @@ async fn sentinels_that_announce_host_names_leave_nothing_stale() {
     })
     .await;
 }
+
+/// `localhost` may lead to either address.
+const NAMED: [&str; 5] = ["--bind", "127.0.0.1", "-::1", "--replica-announce-ip", "localhost"];
+const NAMES: [&str; 3] = ["bind 127.0.0.1 -::1", "sentinel resolve-hostnames yes", "sentinel announce-hostnames yes"];

@@ -17,6 +17,8 @@ use tokio::time::sleep;
 pub(crate) struct Watched {
     pub(crate) servers: Vec<RedisServer>,
     pub(crate) sentinels: Vec<RedisServer>,
+    /// The port of a server by which the sentinels name it.
+    port: fn(&RedisServer) -> u16,
 }
 
 impl Watched {
@@ -45,7 +47,8 @@ impl Watched {
         let monitor = format!("sentinel monitor main {host} {port} 2");
         let config = [&[monitor.as_str()], &SENTINEL[..], config].concat();
         let sentinels = (0..3).map(|_| RedisServer::sentinel(&config)).collect();
-        let watched = Self { servers, sentinels };
+        let is_tls = config.contains(&"tls-replication yes");
+        let watched = Self { servers, sentinels, port: if is_tls { RedisServer::tls_port } else { RedisServer::port } };
         watched.is_ready().await;
         watched
     }
@@ -135,7 +138,7 @@ impl Watched {
                 Some(connection) => ask.query_async::<(String, u16)>(connection).await.ok(),
                 None => None,
             };
-            votes += usize::from(answer.is_some_and(|(_, port)| port == server.port()));
+            votes += usize::from(answer.is_some_and(|(_, port)| port == (self.port)(server)));
         }
         votes
     }

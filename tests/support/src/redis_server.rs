@@ -73,11 +73,11 @@ impl RedisServer {
     }
 
     fn try_listening(mode: Mode, args: &[&str]) -> Result<Self, NotStarted> {
-        let is_node = args.contains(&cluster::CLUSTER_ENABLED);
+        let needs_ports = cluster::needs_ports(args);
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
         // Another process may take the port between `free_port` and the server's bind.
         for _ in 0..PORTS_TRIED {
-            let port = if is_node { cluster::free_port() } else { free_port() };
+            let port = if needs_ports { cluster::free_port() } else { free_port() };
             match Running::start(mode, port, &args) {
                 Ok(running) => return Ok(Self { port, mode, args, running: Mutex::new(Some(running)) }),
                 Err(NotStarted::PortTaken) => {}

@@ -35,8 +35,8 @@ impl RedisServer {
         self.port() + BUS_OFFSET
     }
 
-    /// Returns the port on which this node serves TLS, if it is started with `--tls-cluster`. It serves
-    /// [`port`](Self::port) as well.
+    /// Returns the port on which this server serves TLS, if it is started with `--tls-cluster` or `--tls-replication`, or as a
+    /// sentinel with the line `tls-replication yes`. It serves [`port`](Self::port) as well.
     pub fn tls_port(&self) -> u16 {
         self.port() + TLS_OFFSET
     }
@@ -65,17 +65,32 @@ pub(super) fn free_port() -> u16 {
     iter::repeat_with(super::free_port).take(PORTS_TRIED).find(are_free).expect("some bus port is free")
 }
 
-/// Returns the arguments of a node whose bus uses TLS: a port on which it serves TLS, and the port of the bus, which would
-/// depend on the former otherwise.
-pub(super) fn tls_ports(port: u16, args: &[String]) -> Vec<String> {
-    let has = |arg| args.iter().any(|other| other == arg);
-    let ports = [("--tls-port", port + TLS_OFFSET), ("--cluster-port", port + BUS_OFFSET)];
-    let ports = ports.into_iter().filter(|_| has(CLUSTER_ENABLED) && has(TLS_BUS));
-    ports.flat_map(|(arg, port)| [arg.to_owned(), port.to_string()]).collect()
+/// Reports whether the arguments ask for ports besides that of the server.
+pub(super) fn needs_ports(args: &[&str]) -> bool {
+    [CLUSTER_ENABLED, TLS_REPLICATION, TLS_OF_SENTINEL].iter().any(|arg| args.contains(arg))
 }
 
-pub(super) const CLUSTER_ENABLED: &str = "--cluster-enabled";
+/// Returns the lines of a sentinel that the other sentinels reach by TLS.
+pub(super) fn tls_of_sentinel(port: u16, config: &[String]) -> String {
+    let is_tls = config.iter().any(|line| line == TLS_OF_SENTINEL);
+    if is_tls { format!("tls-port {}\n", port + TLS_OFFSET) } else { String::new() }
+}
+
+/// Returns the arguments of a server that others reach by TLS: a port on which it serves TLS, and the port of the bus of a
+/// cluster, which would depend on the former otherwise.
+pub(super) fn tls_ports(port: u16, args: &[String]) -> Vec<String> {
+    let has = |arg| args.iter().any(|other| other == arg);
+    let is_bus = has(CLUSTER_ENABLED) && has(TLS_BUS);
+    let tls = is_bus || has(TLS_REPLICATION);
+    let ports = [("--tls-port", port + TLS_OFFSET, tls), ("--cluster-port", port + BUS_OFFSET, is_bus)];
+    let served = ports.into_iter().filter(|(.., is_served)| *is_served);
+    served.flat_map(|(arg, port, _)| [arg.to_owned(), port.to_string()]).collect()
+}
+
+const CLUSTER_ENABLED: &str = "--cluster-enabled";
 const TLS_BUS: &str = "--tls-cluster";
+const TLS_OF_SENTINEL: &str = "tls-replication yes";
+const TLS_REPLICATION: &str = "--tls-replication";
 const PORTS_TRIED: usize = 1_000;
 const BUS_OFFSET: u16 = 10_000;
 /// Even, because the system prefers ports of the other parity for connections that it makes.

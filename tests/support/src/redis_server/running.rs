@@ -105,7 +105,8 @@ fn arguments(mode: Mode, number: u16, args: &[String], dir: &Path) -> Vec<String
     let (port, dir) = (number.to_string(), dir.to_str().expect("a path in UTF-8"));
     if mode == Mode::Sentinel {
         let file = format!("{dir}/sentinel.conf");
-        let config = format!("port {port}\nbind 127.0.0.1\ndir {dir}\n{}\n", args.join("\n"));
+        let tls = cluster::tls_of_sentinel(number, args);
+        let config = format!("port {port}\n{tls}bind 127.0.0.1\ndir {dir}\n{}\n", args.join("\n"));
         fs::write(&file, config).expect("written");
         return vec![file, "--sentinel".to_owned()];
     }
