@@ -2,6 +2,7 @@
 
 mod documented;
 mod load;
+mod split;
 pub(crate) mod watched;
 
 use self::{

@@ -12,8 +12,9 @@ use std::{
 };
 use tokio::time::sleep;
 
-/// Three servers and three sentinels with a quorum of two, which notice a dead master after half a second. Replicas and
-/// sentinels have users of their own, so that a server can be cut off from them while its clients reach it.
+/// Three servers and three sentinels with a quorum of two, which notice a dead master after half a second. The replicas
+/// have a user of their own, and so has each sentinel, at servers and at other sentinels. So links between them can be cut
+/// while clients reach all of them.
 pub(crate) struct Watched {
     pub(crate) servers: Vec<RedisServer>,
     pub(crate) sentinels: Vec<RedisServer>,
@@ -35,7 +36,9 @@ impl Watched {
 
     /// Starts servers with further arguments, which nothing watches yet.
     pub(crate) fn servers(args: &[&str]) -> Vec<RedisServer> {
-        let args = [&SERVER[..], args].concat();
+        let user = |name| ["--user", name, "on", ">secret", "+@all", "~*", "&*"];
+        let users = WATCH.into_iter().chain([REPLICA]).flat_map(user);
+        let args: Vec<_> = SERVER.into_iter().chain(users).chain(args.iter().copied()).collect();
         (0..3).map(|_| RedisServer::with(&args)).collect()
     }
 
@@ -45,8 +48,14 @@ impl Watched {
             replicate(replica, &servers[0], port).await;
         }
         let monitor = format!("sentinel monitor main {host} {port} 2");
-        let config = [&[monitor.as_str()], &SENTINEL[..], config].concat();
-        let sentinels = (0..3).map(|_| RedisServer::sentinel(&config)).collect();
+        let users = WATCH.map(|user| format!("user {user} on >secret +@all ~* &*"));
+        let sentinel = |user| {
+            let own = ["auth-user main", "sentinel-user"].map(|setting| format!("sentinel {setting} {user}"));
+            let lines = [monitor.as_str()].into_iter().chain(SENTINEL).chain(config.iter().copied());
+            let lines: Vec<_> = lines.chain(users.iter().chain(&own).map(String::as_str)).collect();
+            RedisServer::sentinel(&lines)
+        };
+        let sentinels = WATCH.map(sentinel).into();
         let is_tls = config.contains(&"tls-replication yes");
         let watched = Self { servers, sentinels, port: if is_tls { RedisServer::tls_port } else { RedisServer::port } };
         watched.is_ready().await;
@@ -87,8 +96,34 @@ impl Watched {
 
     /// Ends the replication of the first server: what it acknowledges in the next two seconds is lost when it is replaced.
     pub(crate) async fn stop_replication(&self) {
-        turn_away(&self.servers[0], "replica").await;
+        turn_away(&self.servers[0], REPLICA).await;
         sleep(Duration::from_secs(2)).await;
+    }
+
+    /// Splits the network: the first server and the first sentinel do not reach the others any more. Clients reach all of
+    /// them.
+    pub(crate) async fn split(&self) {
+        // The first server last, because the others replace it from then on.
+        for (node, user) in self.links().into_iter().rev() {
+            turn_away(node, user).await;
+        }
+    }
+
+    /// Undoes [`split`](Self::split).
+    pub(crate) async fn heal(&self) {
+        for (node, user) in self.links() {
+            admit(node, user).await;
+        }
+    }
+
+    /// Returns the links between both sides of a split: where they lead, and the user of the side that connects.
+    fn links(&self) -> Vec<(&RedisServer, &'static str)> {
+        let [first, others @ ..] = WATCH;
+        let beyond = || others.into_iter();
+        let to_server = [REPLICA].into_iter().chain(beyond()).map(|user| (&self.servers[0], user));
+        let to_sentinel = beyond().map(|user| (&self.sentinels[0], user));
+        let back = self.servers[1..].iter().chain(&self.sentinels[1..]).map(|node| (node, first));
+        to_server.chain(to_sentinel).chain(back).collect()
     }
 
     /// Waits until the living sentinels agree on a master, and lets them replace it no more. On a very busy machine they
@@ -166,46 +201,34 @@ pub(crate) async fn has_role(server: &RedisServer, role: &str) -> bool {
     info.is_ok_and(|info| info.contains(&format!("role:{role}")))
 }
 
-/// Cuts the server off its replicas and its sentinels, which are left with the default user and need its reply to PING.
-/// Its clients still reach it.
+/// Cuts the server off its replicas and its sentinels. Its clients still reach it.
 pub(crate) async fn isolate(server: &RedisServer) {
-    command::<()>(server, "ACL SETUSER default -ping").await;
-    turn_away(server, "watch").await;
-    turn_away(server, "replica").await;
+    for user in WATCH.into_iter().chain([REPLICA]) {
+        turn_away(server, user).await;
+    }
 }
 
-/// Closes the connections of a user, and accepts it no more: `replica` or `watch`.
+/// Takes all rights from a user, and closes its connections.
 pub(crate) async fn turn_away(server: &RedisServer, user: &str) {
-    command::<()>(server, &format!("ACL SETUSER {user} off")).await;
+    command::<()>(server, &format!("ACL SETUSER {user} -@all")).await;
     command::<i64>(server, &format!("CLIENT KILL USER {user}")).await;
 }
 
-const SERVER: [&str; 20] = [
-    "--repl-diskless-sync-delay",
-    "0",
-    "--user",
-    "replica",
-    "on",
-    ">secret",
-    "+@all",
-    "~*",
-    "&*",
-    "--user",
-    "watch",
-    "on",
-    ">secret",
-    "+@all",
-    "~*",
-    "&*",
-    "--masteruser",
-    "replica",
-    "--masterauth",
-    "secret",
-];
+/// Undoes [`turn_away`].
+async fn admit(server: &RedisServer, user: &str) {
+    command::<()>(server, &format!("ACL SETUSER {user} +@all")).await;
+    command::<i64>(server, &format!("CLIENT KILL USER {user}")).await;
+}
+
+/// The user of the replicas.
+const REPLICA: &str = "replica";
+/// The users of the sentinels.
+const WATCH: [&str; 3] = ["watch0", "watch1", "watch2"];
+const SERVER: [&str; 6] = ["--repl-diskless-sync-delay", "0", "--masteruser", REPLICA, "--masterauth", "secret"];
 const SENTINEL: [&str; 5] = [
     "sentinel down-after-milliseconds main 500",
     "sentinel failover-timeout main 3000",
     "sentinel parallel-syncs main 2",
-    "sentinel auth-user main watch",
     "sentinel auth-pass main secret",
+    "sentinel sentinel-pass secret",
 ];
