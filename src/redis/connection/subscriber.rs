@@ -137,7 +137,7 @@ impl Listener {
     /// and leases with their server.
     fn enter(&self, state: State) -> State {
         let before = self.state.send_replace(state);
-        if before != state && before != State::Connecting {
+        if before != state && !matches!(before, State::Idle | State::Connecting) {
             self.handler.on_gap();
         }
         before
