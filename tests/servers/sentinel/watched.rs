@@ -210,14 +210,24 @@ pub(crate) async fn isolate(server: &RedisServer) {
 
 /// Takes all rights from a user, and closes its connections.
 pub(crate) async fn turn_away(server: &RedisServer, user: &str) {
-    command::<()>(server, &format!("ACL SETUSER {user} -@all")).await;
-    command::<i64>(server, &format!("CLIENT KILL USER {user}")).await;
+    set_rights(server, user, "-@all").await;
 }
 
 /// Undoes [`turn_away`].
 async fn admit(server: &RedisServer, user: &str) {
-    command::<()>(server, &format!("ACL SETUSER {user} +@all")).await;
-    command::<i64>(server, &format!("CLIENT KILL USER {user}")).await;
+    set_rights(server, user, "+@all").await;
+}
+
+/// Sends the commands until the server answers: sentinels let it close all connections when they change its role.
+async fn set_rights(server: &RedisServer, user: &str, rights: &str) {
+    let mut commands = redis::pipe();
+    commands.cmd("ACL").arg(&["SETUSER", user, rights]).ignore();
+    commands.cmd("CLIENT").arg(&["KILL", "USER", user]).ignore();
+    eventually("the server answers", async || match server.client().get_multiplexed_async_connection().await {
+        Ok(mut connection) => commands.exec_async(&mut connection).await.is_ok(),
+        Err(_) => false,
+    })
+    .await;
 }
 
 /// The user of the replicas.
