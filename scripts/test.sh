@@ -31,7 +31,7 @@ main() {
         quick) quick ;;
         --release) bash scripts/release.sh ;;
         formatting | lints | features | tests | instructions | docs | servers) "$1" ;;
-        walk | patient_tests | other_tests | tests_over_redis | tests_of_faults) "$@" ;;
+        patient_tests | other_tests | tests_over_redis | tests_of_faults) "$@" ;;
         *) fail "$1 is none of: quick, --all, --servers, --release, --long, formatting, lints, features, tests, instructions, docs,
     servers" ;;
     esac
@@ -68,7 +68,7 @@ all() {
 
     step "tests, examples and doctests"
     aside 0 patient_tests
-    aside 19 lints features docs
+    aside 19 features docs lints
     run bash scripts/test.sh other_tests || failed="$failed tests"
     settle
     [ -z "$failed" ] || fail "failed:$failed"
@@ -205,21 +205,7 @@ tests_of_faults() {
 }
 
 instructions() {
-    # A program has one set of features: each of these is a build, of about a minute on an idle processor.
-    for features in "" reports; do
-        cargo run --locked --release --manifest-path benches/instructions/Cargo.toml --target-dir "$(target)" \
-            --features "$features" --bin instructions -- --check
-    done
-    walk test
-    walk run -- --check
-}
-
-# The functions and lines that an operation executes: a build of its own, of about a minute, without optimisation.
-walk() {
-    local command=$1
-    shift
-    cargo "$command" --locked -q --manifest-path benches/instructions/Cargo.toml --target-dir "$(target)" \
-        --profile walk --features walk --bin walk "$@"
+    cargo run --locked --release --manifest-path benches/instructions/Cargo.toml --target-dir "$(target)" -- --check
 }
 
 docs() {

@@ -196,7 +196,8 @@ impl<'a> Target<'a> {
     /// query are kept byte by byte, because no two spellings are certain to name one resource.
     fn append_to(&self, key: &mut Vec<u8>, options: &HttpOptions) {
         let authority = if options.ignore_host { &b"*"[..] } else { without_default_port(self.authority, self.scheme) };
-        key.extend(authority.iter().map(u8::to_ascii_lowercase));
+        // RFC 9110 §4.2.3: an empty path is `/`.
+        key.extend(authority.iter().map(u8::to_ascii_lowercase).chain(self.path.starts_with('?').then_some(b'/')));
         key.extend_from_slice(self.path.as_bytes());
     }
 }

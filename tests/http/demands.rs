@@ -38,6 +38,7 @@ const DEMANDS: &[(&str, u64, &str, Result<CacheStatus, u16>)] = &[
     ("max-age=60", 70, "max-stale", Ok(CacheStatus::Miss)),
     ("max-age=60", 70, "only-if-cached", Err(504)),
     ("max-age=60", 70, "only-if-cached, max-stale=60", Err(504)),
+    ("max-age=60", 30, "only-if-cached, no-store", Err(504)),
     ("no-cache", 0, "only-if-cached", Err(504)),
     ("no-cache", 0, "", Ok(CacheStatus::Bypass)),
     ("public, no-cache", 0, "", Ok(CacheStatus::Miss)),

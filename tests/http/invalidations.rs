@@ -148,3 +148,25 @@ async fn the_key_of_a_page_is_refused_with_the_right_method() {
     }
     guard.invalidate("user:42").await.expect("the key of a value");
 }
+
+/// RFC 9110 §4.2.3. Seen to fail (the old page) when an empty path was no `/`.
+#[tokio::test]
+async fn empty_path_with_a_query_is_the_root() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let handler = {
+        let origin = origin.clone();
+        async move || origin.call().await.to_string()
+    };
+    let app = Router::new().fallback(handler).layer(guard.clone());
+    let page = async |text: &str| {
+        assert_eq!(ask(&app, get("/?page=2")).await.text(), text);
+        at_rest(&guard).await;
+    };
+    page("1").await;
+    guard.invalidate_url(&"http://example.test?page=2".parse().expect("a URL")).await.expect("the store answers");
+    page("2").await;
+    let mut change = request(Method::POST, "/?page=2", &[]);
+    *change.uri_mut() = "http://example.test?page=2".parse().expect("a URL");
+    ask(&app, change).await;
+    page("4").await;
+}

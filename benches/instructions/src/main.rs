@@ -6,8 +6,8 @@
 //! cargo run --release --manifest-path benches/instructions/Cargo.toml --target-dir target -- --record   # writes
 //! ```
 //!
-//! With `--features reports` it does the same for hits that the library reports, to a real recorder and to a subscriber at
-//! level `INFO`. `--check` then also fails if the reports take more than their limit.
+//! Some hits are counted a second time, with reports of the library to a real recorder and to a subscriber at level `INFO`.
+//! `--check` also fails if the reports take more than their limit.
 //!
 //! Times depend on the load of the machine, instructions do not. This process is run again under callgrind for one path
 //! at a time, with few operations and with more of them. The difference is the cost of an operation, and start-up and
@@ -22,18 +22,18 @@
 
 mod callgrind;
 mod crowd;
-mod features;
 mod made_with;
 #[path = "../../work/page.rs"]
 mod page;
 mod paths;
-#[cfg(feature = "reports")]
 mod recorder;
+mod reports;
 #[path = "../../work/row.rs"]
 mod row;
 mod total;
 
 use made_with::MadeWith;
+use reports::REPORTED;
 use serde::{Deserialize, Serialize};
 use stampede_guard_support::RedisServer;
 use std::{collections::BTreeMap, env, fs, process::ExitCode};
@@ -61,11 +61,10 @@ fn main() -> ExitCode {
     let counted = Recorded { made_with: MadeWith::here(), instructions: count() };
     let recorded = recorded();
     let mut grown = compare(&counted, recorded.as_ref());
-    grown.extend(features::over_limit(&counted.instructions, recorded.as_ref().map(|recorded| &recorded.instructions)));
+    grown.extend(reports::over_limit(&counted.instructions));
     match mode {
         Mode::Show => ExitCode::SUCCESS,
         Mode::Record => {
-            let counted = Recorded { instructions: features::merged(counted.instructions, recorded), ..counted };
             let json = serde_json::to_string_pretty(&counted).expect("numbers and text");
             fs::write(FILE, json + "\n").expect("the file can be written");
             println!("recorded in benches/instructions.json");
@@ -75,7 +74,7 @@ fn main() -> ExitCode {
         Mode::Check => {
             println!("\ninstructions: more than {MOST} times what benches/instructions.json has: {}", grown.join(", "));
             println!("If the change is worth its cost, record it, and give the reason in the commit:");
-            println!("    {RECORD} --features \"{}\" -- --record", if features::ARE_COUNTED { "reports" } else { "" });
+            println!("    {RECORD} -- --record");
             ExitCode::FAILURE
         }
     }
@@ -111,13 +110,14 @@ fn count() -> BTreeMap<String, u64> {
         let fewer = total::count(path, few, &server.url());
         (total::count(path, few + more, &server.url()).saturating_sub(fewer)) / u64::from(more)
     };
-    let less_bare = |path| of(path).saturating_sub(paths::bare(path).map_or(0, of));
-    if features::ARE_COUNTED {
-        return paths::REPORTED.iter().map(|path| (features::row(path), less_bare(*path))).collect();
-    }
     let polls = crowd::polls_of_100_hits(&paths::runtime(), &server.url());
-    let counts = paths::PATHS.map(|path| (path, less_bare(path)));
-    counts.into_iter().chain([(crowd::POLLS, polls)]).map(|(path, count)| (path.to_owned(), count)).collect()
+    let plain = paths::PATHS.map(|path| (path.to_owned(), path));
+    let reported = REPORTED.map(|path| (reports::row(path), path));
+    let counts = plain.into_iter().chain(reported).map(|(row, path)| {
+        let count = of(&row).saturating_sub(paths::bare(path).map_or(0, of));
+        (row, count)
+    });
+    counts.chain([(crowd::POLLS.to_owned(), polls)]).collect()
 }
 
 /// Prints all paths. Returns the paths that have grown or are not recorded.

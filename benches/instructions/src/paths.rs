@@ -3,6 +3,7 @@
 use crate::{
     crowd,
     page::{answer, page, request},
+    reports,
     row::Row,
 };
 use bytes::Bytes;
@@ -37,8 +38,6 @@ const HOT_KEYS: &str = "embedded hit, fetch_arc, hot keys";
 const VIEW: &str = "embedded hit, fetch through a view";
 const NEAR_FETCH: &str = "near hit, fetch";
 const NEAR_VIEW: &str = "near hit, fetch through a view";
-/// The paths that are also counted with reports.
-pub(crate) const REPORTED: &[&str] = &["embedded hit, fetch_arc", HTTP, REDIS_HIT];
 pub(crate) const REDIS_HIT: &str = "redis hit, fetch";
 const HTTP: &str = "embedded hit, HTTP layer";
 /// The same with the request of a browser.
@@ -62,11 +61,7 @@ pub(crate) fn bare(path: &str) -> Option<&'static str> {
 
 /// Warms up, and runs this number of operations of the path. For paths over Redis, a server runs at `url`.
 pub(crate) fn run(path: &str, operations: u32, url: &str) {
-    #[cfg(feature = "reports")]
-    {
-        crate::recorder::install();
-        tracing_subscriber::fmt().with_writer(std::io::sink).init();
-    }
+    let path = reports::begin(path);
     runtime().block_on(async {
         let embedded = guard(MemoryStore::with_max_bytes(SMALL));
         match path {

@@ -189,8 +189,8 @@ pub(in crate::http) fn disposition(
     let mut cache_request = CacheRequest { head, ..CacheRequest::default() };
     let control = cache_request.read(headers, options);
     let honoured = options.honour_request_directives;
-    // RFC 9111 §5.2.1.5: nothing may be stored for a no-store.
-    if control.no_store && honoured {
+    // RFC 9111 §5.2.1.5: nothing may be stored for a no-store. With only-if-cached there is nothing to store.
+    if control.no_store && honoured && !control.only_if_cached {
         return Disposition::Forward(Uncached::RequestNoStore);
     }
     // The response to an upgrade replaces no stored one, so the next request with it would demand a newer one again.

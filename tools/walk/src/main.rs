@@ -1,14 +1,13 @@
 //! Counts what one operation executes of the library: how much a reader of that operation has to follow.
 //!
 //! ```text
-//! cargo run --manifest-path benches/instructions/Cargo.toml --target-dir target --profile walk --features walk \
-//!     --bin walk                                       # counts
-//! .. --bin walk -- --check                             # compares with benches/walk.json
-//! .. --bin walk -- --record                            # writes it
-//! .. --bin walk -- --list "fetch miss and fill"        # prints the functions and the concepts of an operation
+//! cargo suite --test walk                        # builds it, and compares with tools/walk/walk.json
+//! target/debug/walk                              # counts
+//! target/debug/walk --record                     # writes walk.json
+//! target/debug/walk --list "fetch miss and fill" # prints the functions and the concepts of an operation
 //! ```
 //!
-//! Each operation runs once, over a real Redis, with warm connections and the default features, in a build without
+//! Each operation runs once, over a real Redis, with warm connections and all features, in a build without
 //! optimisation. Callgrind counts from the request until the last task of the operation has ended.
 //!
 //! - **functions** and **lines** of the library that were executed. A closure, the body of an `async` function and a
@@ -23,16 +22,16 @@
 //! differently: record again in this case, without another change.
 #![allow(clippy::disallowed_methods, reason = "tests and benches make their own time and randomness")]
 
-#[path = "../callgrind.rs"]
+#[path = "../../../benches/instructions/src/callgrind.rs"]
 mod callgrind;
 mod concepts;
 mod executed;
-#[path = "../made_with.rs"]
+#[path = "../../../benches/instructions/src/made_with.rs"]
 mod made_with;
 mod operations;
-#[path = "../../../work/page.rs"]
+#[path = "../../../benches/work/page.rs"]
 mod page;
-#[path = "../../../work/row.rs"]
+#[path = "../../../benches/work/row.rs"]
 mod row;
 
 use concepts::Source;
@@ -64,9 +63,9 @@ fn main() -> ExitCode {
         if args == ["--record"] {
             let json = serde_json::to_string_pretty(&counted).expect("numbers and text");
             fs::write(FILE, json + "\n").expect("the file can be written");
-            println!("recorded in benches/walk.json");
+            println!("recorded in tools/walk/walk.json");
         } else if args == ["--check"] && !grown.is_empty() {
-            println!("\nwalk: more than benches/walk.json has: {}", grown.join(", "));
+            println!("\nwalk: more than tools/walk/walk.json has: {}", grown.join(", "));
             println!("`--list OPERATION` prints the functions. If the change is worth its cost, record it.");
             return ExitCode::FAILURE;
         }
@@ -103,7 +102,7 @@ struct Walk {
 
 fn recorded() -> Option<Recorded> {
     let text = fs::read_to_string(FILE).ok()?;
-    Some(serde_json::from_str(&text).expect("benches/walk.json is as --record writes it"))
+    Some(serde_json::from_str(&text).expect("tools/walk/walk.json is as --record writes it"))
 }
 
 fn count() -> BTreeMap<String, Walk> {
@@ -172,4 +171,4 @@ fn folder() -> PathBuf {
 /// Number of functions and of lines that may be executed above the record. On a busy machine the task of the heartbeats
 /// is polled within an operation (4 functions, 30 lines), and invalidations are forgotten once a second (1 function).
 const SLACK: (usize, usize) = (5, 32);
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../walk.json");
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/walk.json");
