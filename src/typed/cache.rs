@@ -363,8 +363,8 @@ impl<V: Send + Sync + 'static> Cache<V> {
 
     /// Makes the value of the key stale at once. The stale windows of its policy go on working: callers get it while one
     /// of them refreshes it, or if that fails. Without such windows the next caller fetches, as after
-    /// [`invalidate`](Self::invalidate). A fetch that has begun before does not make the value fresh again. Its callers get
-    /// its result, its error included, and not the stale value.
+    /// [`invalidate`](Self::invalidate). A fetch that has begun before does not make the value fresh again. The callers of
+    /// such a fetch get its result or its error, not the stale value.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -189,7 +189,7 @@ pub(in crate::http) fn disposition(
     let mut cache_request = CacheRequest { head, ..CacheRequest::default() };
     let control = cache_request.read(headers, options);
     let honoured = options.honour_request_directives;
-    // RFC 9111 §5.2.1.5: nothing may be stored for a no-store. With only-if-cached there is nothing to store.
+    // RFC 9111 §5.2.1.5: the layer stores nothing for a no-store. With only-if-cached the origin is not asked at all.
     if control.no_store && honoured && !control.only_if_cached {
         return Disposition::Forward(Uncached::RequestNoStore);
     }
