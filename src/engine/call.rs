@@ -53,6 +53,8 @@ pub(super) struct Call<'a> {
     /// `None`: a fetch runs within its caller.
     spawn: Option<Spawn<'a>>,
     requested_at: Timestamp,
+    /// When this call began, or last left the queue for a permit to ask the store.
+    asked: Timestamp,
     /// End of the wait timeout, over all attempts.
     wait_until: Instant,
     /// The fetches that the caller's task is already part of.
@@ -105,6 +107,7 @@ impl<'a> Call<'a> {
             fetch,
             spawn,
             requested_at: Timestamp::of(requested_at),
+            asked: Timestamp::of(requested_at),
             wait_edge: None,
             has_waited: false,
             incomplete_only: false,
@@ -297,7 +300,7 @@ impl<'a> Call<'a> {
             reply: Some(reply),
             resource: Arc::new(self.resource().clone()),
             requested_at: self.requested_at,
-            began: Timestamp::now(),
+            asked: self.asked,
             seen,
             redirects: self.lookup.redirects.clone(),
             outer_fetches: self.active_fetches.clone(),

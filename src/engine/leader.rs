@@ -45,8 +45,8 @@ pub(super) struct Leader {
     pub(super) resource: Arc<Resource>,
     /// When the request of the caller that opened the flight began.
     pub(super) requested_at: Timestamp,
-    /// When the flight was opened.
-    pub(super) began: Timestamp,
+    /// When that caller began, or last left the queue for a permit to ask the store.
+    pub(super) asked: Timestamp,
     pub(super) flight: Flight,
     /// The stored entry that the caller could not use: the stale candidate if the fetch fails.
     pub(super) seen: Option<Entry>,
@@ -106,6 +106,7 @@ impl Leader {
         async move {
             let mut permit = FillPermit::new(self.resource.clone()); // before `get_or_lease`, so that no wake-up is missed
             permit.right = {
+                let began = Timestamp::now();
                 let acquired = match mode {
                     LeadMode::Coordinated => self.acquire_lease(&mut permit).await,
                     LeadMode::Refresh => Box::pin(self.acquire_refresh(&mut permit)).await,
@@ -113,7 +114,7 @@ impl Leader {
                     LeadMode::Local(None) => Ok(FillRight::Local { not_stored: None, _fallback_permit: None }),
                     LeadMode::DoNotStore(marker) => Ok(FillRight::Marker(marker)),
                 };
-                telemetry::record_lease_wait(|| Timestamp::now().since(self.began));
+                telemetry::record_lease_wait(|| Timestamp::now().since(began));
                 match acquired {
                     Ok(right) => right,
                     Err(state) => {

@@ -145,6 +145,32 @@ async fn queued_flight_asks_the_store_when_the_breaker_closes() {
     }
 }
 
+/// The breaker opens and closes while the request for a lease is still on its way. Seen to fail (rejected after a
+/// second in the queue) when only a breaker that closes after the request has failed counts.
+#[tokio::test(start_paused = true)]
+async fn caller_whose_request_fails_late_does_not_queue() {
+    let node = FakeRedis::new().node();
+    let guard = node.guard().store_timeout(250 * MS).max_fallback_fetches(1);
+    node.always(Get, Fault::Hangs);
+    let stuck = tokio::spawn({
+        let guard = guard.clone();
+        async move { guard.fetch("stuck", std::future::pending::<Result<u64, Down>>).await }
+    });
+    tokio::time::sleep(SECOND).await;
+    node.heal();
+    tokio::time::sleep(SECOND).await; // until the last probe that hangs is over
+    guard.fetch("probe", async || Ok::<_, Down>(1)).await.expect("its probe closes the breaker");
+
+    node.once(Get, Fault::Hangs);
+    let opens = spawn_fetch(&guard, &Origin::new(), 1);
+    tokio::time::sleep(150 * MS).await;
+    node.once(GetOrLease, Fault::Hangs);
+    assert_eq!(guard.fetch("k", async || Ok::<_, Down>(1)).await.expect("not rejected"), 1);
+    assert_eq!((guard.stats().breaker_opened, guard.stats().overloaded), (2, 0));
+    opens.await.expect("no panic").expect("an answer");
+    stuck.abort();
+}
+
 /// The store answers reads, and so each probe, but no request for a lease. Seen to fail when a caller goes back to the
 /// store each time the breaker closes: it is rejected after 8.24 s.
 #[tokio::test(start_paused = true)]

@@ -218,7 +218,7 @@ impl<'a> Call<'a> {
             Progress::Unshared(result) => self.on_unshared(result, waiter),
             Progress::Running | Progress::Queued | Progress::HeadersReady(None) | Progress::Abandoned => {
                 if let Some(LeadMode::Local(Some(_))) = self.local {
-                    self.local = None; // the store may be back
+                    (self.local, self.asked) = (None, Timestamp::now()); // the store may be back
                 }
                 Attempt::Again
             }

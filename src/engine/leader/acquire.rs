@@ -234,12 +234,12 @@ impl Leader {
         }
         self.flight.begin_wait();
         self.flight.publish(Progress::Queued);
-        let closed = self.resource.breaker_is(&Access::ALL, |breaker| breaker.has_closed_since(self.began));
+        let closed = self.resource.breaker_is(&Access::ALL, |breaker| breaker.has_closed_since(self.asked));
         let permit = tokio::select! {
             biased;
             () = self.flight.deserted() => return Err(Progress::Abandoned),
             // Later not, because a store that answers only probes would send its callers round and round.
-            () = closed, if self.began.since(self.requested_at) < MAX_QUEUE_TIME => return Err(Progress::Abandoned),
+            () = closed, if self.asked.since(self.requested_at) < MAX_QUEUE_TIME => return Err(Progress::Abandoned),
             permit = permits.acquire() => permit,
             () = sleep(MAX_QUEUE_TIME) => {
                 let error = "the store is unavailable and all `max_fallback_fetches` permits are in use";
