@@ -23,9 +23,27 @@ use crate::{
     sync::shared::Shared,
     telemetry::{self, FrontEnd},
 };
-use futures_util::future::join_all;
+use futures_util::{
+    FutureExt, StreamExt,
+    future::{join_all, ready},
+    stream,
+};
 use std::{future::Future, slice, sync::Arc, time::Duration};
 use tokio::time::{sleep, timeout};
+
+impl Engine {
+    /// Invalidates the resources, and returns the first error. Other invalidations go on after it. All are pending before
+    /// the first one is sent.
+    ///
+    /// Cancel safe once polled: the work is done in a task.
+    pub(crate) async fn invalidate_all(&self, resources: Vec<Resource>) -> Result<(), Error> {
+        let pending: Vec<_> = resources.iter().map(|each| each.request_invalidation(Leaves::Nothing)).collect();
+        let all =
+            stream::iter(pending).buffer_unordered(MAX_INVALIDATIONS).fold(Ok(None), |all, one| ready(all.and(one)));
+        let all = self.tasks.spawn(all).await.unwrap_or_else(|ended| Err(StoreError::new(ended)));
+        all.map(drop).map_err(not_acknowledged("the invalidations were not acknowledged"))
+    }
+}
 
 impl Resource {
     /// Drops the entry and the lease; for a URL, the entries and leases of all its methods and schemes. Requests made
@@ -77,6 +95,7 @@ impl Resource {
     /// Cancel safe: the task is spawned before the future is polled.
     pub(crate) fn invalidate_or_defer(self) -> impl Future<Output = bool> {
         let attempt = self.request_invalidation(Leaves::Nothing);
+        let _ = attempt.clone().now_or_never();
         async move {
             tokio::select! {
                 biased;
@@ -86,8 +105,7 @@ impl Resource {
         }
     }
 
-    /// Makes the invalidation pending, sends it in a task, and makes this process forget the cache keys. What is sent again
-    /// leaves nothing.
+    /// Makes the invalidation pending, and this process forget the cache keys. What is sent again leaves nothing.
     fn request_invalidation(&self, leaves: Leaves) -> Attempt {
         let connection = self.engine.store.connection(&self.key);
         let expires_over = matches!(leaves, Leaves::StaleValues).then_some(connection);
@@ -99,15 +117,17 @@ impl Resource {
         attempt
     }
 
-    /// Spawns a task that sends the invalidation, which is pending. The task changes the table, and so it must not run
-    /// within the lock of a [`Shared`], which the table asks for its progress.
+    /// Sends the invalidation, which is pending, in a task that the first poll of the attempt spawns. The task changes the
+    /// table, and so it must not run within the lock of a [`Shared`], which the table asks for its progress.
     fn send_invalidation(&self, request: u64, leaves: Leaves, connection: u64) -> Attempt {
-        let resource = self.clone();
-        let task = self.engine.tasks.spawn(async move {
-            let answer = resource.drop_everywhere(request, leaves, connection).await;
-            answer.inspect_err(|error| send_in_background(&resource.engine, Some((resource.name(), error.clone()))))
-        });
-        Shared::new(async move { task.await.unwrap_or_else(|ended| Err(StoreError::new(ended))) })
+        let (engine, resource) = (self.engine.clone(), self.clone());
+        Shared::new(async move {
+            let sent = engine.tasks.spawn(async move {
+                let answer = resource.drop_everywhere(request, leaves, connection).await;
+                answer.inspect_err(|error| send_in_background(&resource.engine, Some((resource.name(), error.clone()))))
+            });
+            sent.await.unwrap_or_else(|ended| Err(StoreError::new(ended)))
+        })
     }
 
     /// Drops the entries, except for what is left. Values are left only over this connection, because another connection
@@ -292,6 +312,8 @@ async fn send_pending(engine: Arc<Engine>, _claim: Arc<()>, failed: Option<(Name
     }
 }
 
+/// Maximum number of invalidations of one call that are in flight. They share the round trips of a connection.
+const MAX_INVALIDATIONS: usize = 256;
 /// Maximum number of connections over which one attempt sends an invalidation. A server may close each one.
 const MAX_CONNECTIONS: usize = 4;
 /// Number of pending invalidations that are sent at once, and in a second.

@@ -13,19 +13,17 @@ use crate::{
     cache_status::CacheStatus,
     clock::{self, Timestamp},
     config::Config,
-    error::{Error, ErrorKind},
     key::CacheKeyRef,
     policy::status_of,
     store::error::StoreError,
     telemetry::{self, FrontEnd, RequestSpan},
 };
-use futures_util::{FutureExt, StreamExt, future::Either, stream};
+use futures_util::{FutureExt, future::Either};
 use std::{
     future::{Future, ready},
     sync::Arc,
     time::Duration,
 };
-use tokio::task::JoinError;
 
 impl Engine {
     /// Returns the answer of a fresh entry, if this process has it: a lookup that borrows all it needs.
@@ -66,22 +64,7 @@ impl Engine {
         }
         None
     }
-
-    /// Invalidates the resources, and returns the first error. Other invalidations go on after it.
-    ///
-    /// Cancel safe once polled: the work is done in a task.
-    pub(crate) async fn invalidate_all(&self, resources: Vec<Resource>) -> Result<(), Error> {
-        let each = stream::iter(resources).map(Resource::invalidate).buffer_unordered(MAX_INVALIDATIONS);
-        let all = each.fold(Ok(()), |all: Result<(), Error>, one| ready(all.and(one)));
-        let unacknowledged = |dropped: JoinError| {
-            Error::with_source(ErrorKind::Store, "the invalidations were not acknowledged", dropped.into())
-        };
-        self.tasks.spawn(all).await.map_err(unacknowledged)?
-    }
 }
-
-/// Maximum number of invalidations of one call that are in flight. They share the round trips of a connection.
-const MAX_INVALIDATIONS: usize = 256;
 
 /// Runs a fetch in a task of its own, which outlives its caller.
 pub(crate) const IN_A_TASK: Option<Spawn<'static>> = Some(|engine, leader| _ = engine.tasks.spawn(leader));

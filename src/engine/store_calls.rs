@@ -62,12 +62,12 @@ impl Resource {
             if let Err(denied) = self.check_breaker(Access::Read) {
                 Box::pin(self.wait_for_probe(denied)).await?;
             }
-            match self.repeatable(StoreOperation::Get, || send(max_age)).await {
-                Err(error) if error.is_timed_out() && !max_age.is_zero() && !self.is_past_deadline() => {
-                    max_age = Duration::ZERO;
-                }
-                answer => return answer,
+            let answer = self.repeatable(StoreOperation::Get, |_| send(max_age)).await;
+            let is_late = answer.as_ref().is_err_and(|error| error.is_timed_out()) && !max_age.is_zero();
+            if !is_late || self.deadline.is_some_and(|deadline| deadline <= clock::now()) {
+                return answer;
             }
+            max_age = Duration::ZERO;
         }
     }
 
@@ -144,36 +144,30 @@ impl Resource {
         token: Token,
         failure_marker: Option<FailureMarker>,
     ) -> Result<LeaseStatus, StoreError> {
-        let release = || self.engine.store.release(&self.key, token, failure_marker.clone());
+        let release = |_: bool| self.engine.store.release(&self.key, token, failure_marker.clone());
         self.repeatable(StoreOperation::Release, release).await
     }
 
     /// Drops the entries, except for what is left. Over a connection that was broken no value is left, because the next one
     /// may have lost an invalidation.
     pub(super) async fn drop_entries(&self, keys: &[CacheKey], leaves: Leaves) -> Result<Option<Lease>, StoreError> {
-        let store = &self.engine.store;
-        let answer = async {
-            match store.invalidate(keys, leaves).await {
-                Err(error) if error.is_disconnected() => {
-                    let leaves = if matches!(leaves, Leaves::StaleValues) { Leaves::Nothing } else { leaves };
-                    store.invalidate(keys, leaves).await
-                }
-                answer => answer,
-            }
+        let send = |is_repeated: bool| {
+            let leaves = if is_repeated && matches!(leaves, Leaves::StaleValues) { Leaves::Nothing } else { leaves };
+            self.engine.store.invalidate(keys, leaves)
         };
-        self.with_timeout(Access::Write, StoreOperation::Invalidate, answer).await
+        self.repeatable(StoreOperation::Invalidate, send).await
     }
 
-    /// Sends an operation. If the connection was broken, sends it once more within the same timeout, because an idle
+    /// Sends an operation. If the connection was broken, repeats it once within the same timeout, because an idle
     /// connection may have been cut long ago, and reports it only now. Safe, because all operations may run twice.
     async fn repeatable<'a, T>(
         &self,
         operation: StoreOperation,
-        send: impl Fn() -> Answer<'a, T>,
+        send: impl Fn(bool) -> Answer<'a, T>,
     ) -> Result<T, StoreError> {
         let answer = async {
-            match send().await {
-                Err(error) if error.is_disconnected() => send().await,
+            match send(false).await {
+                Err(error) if error.is_disconnected() => send(true).await,
                 answer => answer,
             }
         };
@@ -249,10 +243,6 @@ impl Resource {
         let until = self.deadline.map_or(until, |deadline| until.min(deadline));
         let is_late = !patience.is_zero() && timeout_at(until, closed).await.is_ok();
         is_late.then_some(()).ok_or(denied)
-    }
-
-    fn is_past_deadline(&self) -> bool {
-        self.deadline.is_some_and(|deadline| deadline <= clock::now())
     }
 
     /// Waits until a breaker is open.

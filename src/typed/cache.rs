@@ -314,10 +314,10 @@ impl<V: Send + Sync + 'static> Cache<V> {
         self.entry(key).refresh(fetch).await
     }
 
-    /// Stores this value. From the moment at which this returns `Ok`, no value of an earlier fetch, put or invalidation is
-    /// served in the whole fleet; a [near cache](StampedeGuard::near_cache) of another process is late by at most a round
-    /// trip, or its [`max_age`](crate::NearCacheConfig::max_age). A fetch that is running is not interrupted, and its result
-    /// is not stored.
+    /// Stores this value. Calls that begin after this has returned `Ok` get no value of an earlier fetch, put or
+    /// invalidation, in the whole fleet; a [near cache](StampedeGuard::near_cache) of another process is late by at most a
+    /// round trip, or its [`max_age`](crate::NearCacheConfig::max_age). A fetch that is running is not interrupted: its
+    /// callers get its result, or its error, and the result is not stored.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

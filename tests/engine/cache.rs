@@ -166,3 +166,29 @@ async fn invalidate_many_goes_on_when_its_caller_is_dropped() {
         assert_eq!(users.get(id).await.expect("an answer"), None, "{id}");
     }
 }
+
+/// The store does not answer when the caller leaves, and the runtime of its task ends. Seen to fail (no
+/// key is pending, and the old values are answered) when a key was pending only once it was sent.
+#[test]
+fn invalidate_many_makes_all_keys_pending_at_once() {
+    let (server, ids) = (FakeRedis::new(), 0..300_u32);
+    let node = server.node();
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let guard = node.guard();
+    let users = guard.cache::<u32>("user");
+    runtime().block_on(async {
+        for id in ids.clone() {
+            users.fetch(id, async move || Ok::<_, Down>(id)).await.expect("a value");
+        }
+        guard.drain().await;
+        node.always(Invalidate, Fault::Hangs);
+        assert!(Box::pin(users.invalidate_many(ids.clone())).as_mut().now_or_never().is_none());
+        assert_eq!(guard.health().pending_invalidations, ids.len());
+    });
+    node.heal();
+    runtime().block_on(async {
+        for id in ids.rev() {
+            assert_eq!(users.get(id).await.expect("an answer"), None, "{id}");
+        }
+    });
+}
