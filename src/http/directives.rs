@@ -45,12 +45,13 @@ impl Directives {
     fn with(mut self, headers: &HeaderMap, field: &HeaderName) -> Self {
         for line in headers.get_all(field) {
             let mut quotes = Quotes::default();
-            // A semicolon separates too: what follows it is a parameter of a targeted field, or a mistake.
-            let mut ends = |byte: &u8| quotes.end_member(*byte) || *byte == b';' && !quotes.open;
+            // A semicolon separates too: what follows it is a parameter of a targeted field, or a mistake. So does white
+            // space, because a comma may be missing.
+            let mut ends = |byte: &u8| quotes.end_member(*byte) || SEPARATORS.contains(byte) && !quotes.open;
             line.as_bytes().split(&mut ends).for_each(|directive| self.note(directive));
             if quotes.open {
                 // An unclosed quote quotes nothing, because a `no-store` may follow it.
-                line.as_bytes().split(|byte| b",;".contains(byte)).for_each(|directive| self.note(directive));
+                line.as_bytes().split(|byte| SEPARATORS.contains(byte)).for_each(|directive| self.note(directive));
             }
         }
         self
@@ -66,7 +67,7 @@ impl Directives {
     /// response stale.
     fn note(&mut self, directive: &[u8]) {
         let mut parts = directive.splitn(2, |byte| *byte == b'=');
-        let name = parts.next().unwrap_or_default().trim_ascii().to_ascii_lowercase();
+        let name = parts.next().unwrap_or_default().to_ascii_lowercase();
         let number = parts.next().and_then(number);
         let least = |known: Option<Duration>| Some(known.unwrap_or(Duration::MAX).min(number.unwrap_or_default()));
         match &name[..] {
@@ -118,8 +119,7 @@ fn pragma(headers: &HeaderMap) -> bool {
 
 /// Parses seconds from a token or a quoted string; RFC 9111 §5.2 asks recipients to accept both.
 fn number(value: &[u8]) -> Option<Duration> {
-    let digits = value.trim_ascii();
-    let digits = digits.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(digits);
+    let digits = value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(value);
     seconds(digits)
 }
 
@@ -135,6 +135,7 @@ pub(super) fn decimal(digits: &[u8]) -> Option<u64> {
     Some(digits.parse().unwrap_or(u64::MAX))
 }
 
+const SEPARATORS: &[u8] = b",; \t";
 /// The greatest delta-seconds, which stand for infinity (RFC 9111 §1.2.2).
 pub(super) const FOREVER: u64 = 1 << 31;
 
@@ -181,6 +182,17 @@ mod tests {
         assert!(of(&[r#"ext="a, no-store"#]).no_store);
         assert!(of(&[r#"ext="a, \", private, max-age=60"#]).private);
         assert_eq!(of(&[r#"max-age=60", max-age=5"#]).max_age, Some(Duration::ZERO));
+    }
+
+    /// Seen to fail: a response with `no-cache no-store` was stored.
+    #[test]
+    fn missing_comma_hides_no_directive() {
+        for line in ["no-cache no-store", "no-cache\tno-store", "max-age=60  no-store", "no-store max-age=60"] {
+            assert!(of(&[line]).no_store, "{line}");
+        }
+        assert!(of(&["no-cache private no-store"]).private);
+        let ages = ["private max-age=60", "max-age=60 private", "max-age = 60", r#"x="a max-age=60 b""#].map(max_age);
+        assert_eq!(ages, [Some(60), Some(60), Some(0), None]);
     }
 
     #[test]
@@ -276,7 +288,7 @@ mod tests {
 
     #[test]
     fn targeted_field_is_read_as_cache_control() {
-        for value in ["max-age=1.5", "max-age=-1", "max-age", "max-age=(60)", "max-age=60 no-store"] {
+        for value in ["max-age=1.5", "max-age=-1", "max-age", "max-age=(60)"] {
             assert_eq!(directives_of(&[("cdn-cache-control", value)]), only_max_age(0, true), "{value}");
         }
         assert_eq!(directives_of(&[("cdn-cache-control", "max-age=999999999999")]), only_max_age(1 << 31, true));

@@ -13,7 +13,7 @@ use super::{
         validation,
     },
     stored_response::{self, InFlightResponse, RESPONSE, SharedHead, StoredResponse, stored},
-    vary::{SecondaryKey, SelectingFields},
+    vary::{FRESHNESS_OF_UNKNOWN, SecondaryKey, SelectingFields},
 };
 use crate::{
     cache_status::{BypassReason, CacheStatus},
@@ -366,7 +366,7 @@ impl OriginResponse<'_> {
         let lifetimes = stored_response::lifetimes(&self.resource.config, status, terms);
         let contradicts = self.request.cache_request.forwarded == ForwardedFields::Contradicting;
         match is_unknown && (!terms.is_stated || contradicts) {
-            true => Lifetimes::fresh_for(lifetimes.fresh_for.min(MAX_FRESHNESS_OF_UNKNOWN)),
+            true => Lifetimes::fresh_for(lifetimes.fresh_for.min(FRESHNESS_OF_UNKNOWN)),
             false => lifetimes,
         }
     }
@@ -434,7 +434,5 @@ fn without_body(headers: &mut HeaderMap) {
     }
 }
 
-/// Maximum freshness lifetime of a response that unknown fields select, unless it states one for such requests.
-const MAX_FRESHNESS_OF_UNKNOWN: Duration = Duration::from_secs(1);
 /// Maximum time that waiters wait for the end of a body of unknown length.
 const MAX_WAIT_FOR_UNKNOWN_LENGTH: Duration = Duration::from_secs(5);

@@ -8,7 +8,7 @@ use super::{
         storing,
     },
     stored_response::{InFlightResponse, SharedHead, StoredResponse, stored},
-    vary::{self, INDEX, SelectingFields},
+    vary::{self, FRESHNESS_OF_UNKNOWN, INDEX, SelectingFields},
 };
 use crate::{
     clock::Timestamp,
@@ -67,12 +67,12 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>> RequestPolicy<H, C> {
     }
 
     /// Decides about a response that this request does not select. One to a request without other fields is the index
-    /// of this request.
-    fn elsewhere<A>(&self, id: Token, head: &SharedHead, is_fresh: bool) -> Reuse<A> {
+    /// of this request. Another one is replaced unless it `stays`.
+    fn elsewhere<A>(&self, id: Token, head: &SharedHead, stays: bool) -> Reuse<A> {
         let fields = Arc::new(SelectingFields::without_vary(head.sharing.for_everyone));
         match head.others {
             None => Reuse::Redirect(Redirect { id, ..self.request().redirect(head.index_id, fields) }),
-            Some(_) if is_fresh => Reuse::Bypass,
+            Some(_) if stays => Reuse::Bypass,
             Some(_) => Reuse::Miss,
         }
     }
@@ -108,7 +108,9 @@ impl<H: Borrow<HeaderMap> + Send + Sync, C: Borrow<Config> + Send + Sync> ReuseP
             return Reuse::Bypass;
         }
         if !self.selects(head) {
-            return self.elsewhere(entry.meta().id, head, freshness == Freshness::Fresh);
+            // Longer would be too long, because one client can take all places, and then no herd is coalesced.
+            let stays = freshness == Freshness::Fresh && entry.age(now) < FRESHNESS_OF_UNKNOWN;
+            return self.elsewhere(entry.meta().id, head, stays);
         }
         if head.sharing.always_validated {
             return Reuse::HitForPass;

@@ -29,7 +29,7 @@ use futures_util::{
     FutureExt,
     future::{Either, join_all},
 };
-use http::{HeaderMap, Request, Response, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header};
 use http_body::Body;
 use std::{
     fmt,
@@ -182,6 +182,12 @@ impl<S> HttpCache<S> {
             let (mut parts, body) = request.into_parts();
             parts.headers = HeaderMap::clone(&origin_request.policy.headers);
             parts.headers.remove(header::UPGRADE); // an `h2c`
+            // A proxy within would remove the fields that it names, and they may be in the key.
+            parts.headers.remove(header::CONNECTION);
+            // A handler that goes by `Host` answers for the authority that is in the key.
+            if let Some(Ok(host)) = parts.uri.authority().map(|it| HeaderValue::try_from(it.as_str())) {
+                parts.headers.entry(header::HOST).or_insert(host);
+            }
             let own = is_whole.then(forward::empty_body).flatten();
             let own = own.map(|empty| Box::new(Request::from_parts(parts.clone(), empty)));
             let head = origin_request.send(self.inner.clone(), Request::from_parts(parts, body), mode, resource).await;

@@ -8,7 +8,8 @@
 //!
 //! If the responses are not for all clients, all other fields of the request that are not harmless select too. Clients
 //! choose names and values of such fields, so their hash has one of 64 names in the variant. The response is stored with
-//! the whole hash, and another combination with the same name makes a call of its own while the response is fresh.
+//! the whole hash. For one second another combination with the same name makes a call of its own. Afterwards it takes the
+//! place of the response.
 //!
 //! A response at the place of the resource itself, to a request without such fields, is an index for requests with such
 //! fields.
@@ -21,7 +22,7 @@ use crate::{
 };
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// The selecting fields of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -230,6 +231,9 @@ pub(super) const INDEX: u64 = u64::from_be_bytes(*b"http-v2\0");
 /// Number of names for combinations of unknown fields. Clients choose such fields, so an index has at most this many
 /// variants by them.
 const MAX_UNKNOWN: u8 = 64;
+/// Maximum freshness lifetime of a response that unknown fields select, unless it states one. For this long it keeps its
+/// name from other combinations.
+pub(super) const FRESHNESS_OF_UNKNOWN: Duration = Duration::from_secs(1);
 /// Bytes reserved for the selecting values.
 const USUAL_VALUES_LENGTH: usize = 256;
 

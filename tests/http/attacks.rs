@@ -9,6 +9,7 @@ use axum::{
     body::Body,
     extract::Request,
     http::{HeaderName, Method, StatusCode},
+    middleware::map_request,
     routing::any,
 };
 use stampede_guard::{CacheStatus, StampedeGuard, http::HttpOptions};
@@ -43,6 +44,38 @@ async fn a_request_with_two_hosts_bypasses_the_cache() {
         let good = ask(&app, hosts(uri, &["Example.test"])).await;
         assert_eq!((good.text(), good.cache_status()), ("example.test", CacheStatus::Hit), "{uri}");
     }
+}
+
+/// The target of HTTP/2 replaces `Host`, and a client of HTTP/1.1 may leave it out as well. Seen to fail: the page of
+/// the handler's default host was stored for the named one.
+#[tokio::test]
+async fn a_target_without_host_reaches_the_handler_with_its_host() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let app = site(&origin, |request, _| field(request, "host").to_owned()).layer(guard.clone());
+    assert_eq!(ask(&app, hosts("http://Example.test/page", &[])).await.text(), "Example.test");
+    at_rest(&guard).await;
+    assert_eq!(ask(&app, get("/page")).await.cache_status(), CacheStatus::Hit);
+}
+
+/// A proxy removes the fields that `Connection` names (RFC 9110 §7.6.1). Seen to fail: the page for no tenant was stored
+/// for each tenant.
+#[tokio::test]
+async fn connection_hides_no_field_of_the_key_from_the_origin() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let proxy = map_request(async |mut request: Request| {
+        if let Some(named) = request.headers_mut().remove("connection") {
+            request.headers_mut().remove(named.to_str().expect("a name"));
+        }
+        request
+    });
+    let options = HttpOptions::default().vary_key_on(HeaderName::from_static("x-tenant"));
+    let app = site(&origin, |request, _| field(request, "x-tenant").to_owned()).layer(proxy);
+    let app = app.layer(guard.clone().http(options));
+    for fields in [&[("x-tenant", "acme"), ("connection", "x-tenant")][..], &[("x-tenant", "acme")]] {
+        assert_eq!(ask(&app, get_with("/page", fields)).await.text(), "acme");
+        at_rest(&guard).await;
+    }
+    assert_eq!(origin.calls(), 1);
 }
 
 /// `GET example.test HTTP/1.1`: routers cannot route this target, and its cache key equals that of `/`.

@@ -179,7 +179,7 @@ impl ResponseHead<'_> {
             lifetime: lifetime.map(|lifetime| lifetime.saturating_sub(age)),
             stale_while_revalidate: window(directives.stale_while_revalidate.or(never_fresh)),
             stale_if_error: window(directives.stale_if_error),
-            retain_for: if validation::has_validator(headers) { retain_for } else { Duration::ZERO },
+            retain_for: if validation::conditions(headers).is_empty() { Duration::ZERO } else { retain_for },
             age,
             is_stated: self.explicit.is_some(),
             sharing: self.sharing,

@@ -37,12 +37,8 @@ pub(in crate::http) fn dated(headers: &mut HeaderMap, response_time: SystemTime)
     }
 }
 
-/// Reports whether the response has a validator, so that a conditional request can find out whether it has changed.
-pub(super) fn has_validator(headers: &HeaderMap) -> bool {
-    EntityTag::of(headers).is_some() || date(headers, &header::LAST_MODIFIED).is_some()
-}
-
-/// Returns the fields of a conditional request that validates the stored response (RFC 9111 §4.3.1).
+/// Returns the fields of a conditional request that validates the stored response (RFC 9111 §4.3.1). None if it has no
+/// validator.
 pub(in crate::http) fn conditions(stored: &HeaderMap) -> HeaderMap {
     let tag = EntityTag::of(stored).and_then(|_| stored.get(header::ETAG));
     let modified = date(stored, &header::LAST_MODIFIED).and_then(|_| stored.get(header::LAST_MODIFIED));
@@ -97,6 +93,7 @@ pub(in crate::http) fn precondition(request: &HeaderMap, status: StatusCode, sto
     if !status.is_success() {
         return None;
     }
+    // The date of the response would not do instead, because it may have changed within that second.
     let modified = date(stored, &header::LAST_MODIFIED);
     // §13.1.4, §13.1.3: a date is ignored if there are entity tags.
     let holds = listed(request, header::IF_MATCH, stored, EntityTag::matches_strongly)
@@ -104,11 +101,8 @@ pub(in crate::http) fn precondition(request: &HeaderMap, status: StatusCode, sto
     if !holds {
         return Some(StatusCode::PRECONDITION_FAILED);
     }
-    let is_known = listed(request, header::IF_NONE_MATCH, stored, EntityTag::matches_weakly).unwrap_or_else(|| {
-        // RFC 9111 §4.3.2: without a Last-Modified, the Date counts.
-        let modified = modified.or_else(|| date(stored, &header::DATE));
-        modified.is_some() && date(request, &header::IF_MODIFIED_SINCE) >= modified
-    });
+    let is_known = listed(request, header::IF_NONE_MATCH, stored, EntityTag::matches_weakly)
+        .unwrap_or_else(|| modified.is_some() && date(request, &header::IF_MODIFIED_SINCE) >= modified);
     is_known.then_some(StatusCode::NOT_MODIFIED)
 }
 
@@ -355,8 +349,7 @@ mod tests {
         }
         let since = headers(&[("if-modified-since", MODIFIED)]);
         assert!(!not_modified(&since, status(404), &stored));
-        assert!(not_modified(&since, status(200), &headers(&[("date", &date_at(0))])));
-        assert!(!not_modified(&since, status(200), &headers(&[("date", &date_at(1))])));
+        assert!(!not_modified(&since, status(200), &headers(&[("date", &date_at(0))])), "it may be newer");
         assert!(!not_modified(&since, status(200), &HeaderMap::new()));
         let any = headers(&[("if-none-match", "*")]);
         assert!(not_modified(&any, status(200), &HeaderMap::new()));

@@ -111,7 +111,7 @@ pub(super) const THEY_STORE: Reasons = &[
         it.first.contains_key(header::AUTHORIZATION) && it.stated.must_revalidate && it.stated.max_age.is_none()
     }),
     ("choice: a response that is neither fresh nor has a validator is not stored", |it| {
-        !validation::has_validator(&it.response) && !it.arrives_fresh()
+        validation::conditions(&it.response).is_empty() && !it.arrives_fresh()
     }),
     ("choice: without a lifetime and a Last-Modified, heuristics store nothing", |it| {
         !it.explicit() && freshness::heuristic(&it.response, at(0), 0.1).is_none()
