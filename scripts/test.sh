@@ -131,8 +131,8 @@ lints() {
 features() {
     ! cargo tree --locked -p stampede-guard -e normal --prefix none --no-default-features --features axum,redis |
         grep '^bincode ' || fail "bincode is needed without its feature"
-    for features in "" http redis,axum,postcard postcard,serde json,uuid,tracing http,metrics,tracing \
-        http,lock,testing,unstable lock,cluster,connection-manager,sentinel,tls-rustls,tracing; do
+    for features in "" redis,axum,postcard json,serde,uuid,tracing http,metrics,tracing http,lock,testing,unstable \
+        lock,cluster,connection-manager,sentinel,tls-rustls,tracing; do
         echo "-- ${features:-none}"
         cargo clippy --locked -p stampede-guard --lib --no-default-features --features "$features" -- -D warnings
     done

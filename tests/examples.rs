@@ -204,7 +204,7 @@ impl ShopProcess {
 }
 
 /// The database is asked once for the product, once again after each change, and for a session only if
-/// nobody has logged in with it.
+/// no login has stored it.
 #[tokio::test]
 async fn the_shop_shows_its_new_price_at_once() {
     let server = RedisServer::start();

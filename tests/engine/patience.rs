@@ -247,7 +247,7 @@ async fn slow(_: FetchContext<i32>) -> Result<FetchOutcome<i32>, Down> {
     Ok(2.into())
 }
 
-/// The caller whose fetch it is, and callers that wait for it in its process and in another one. Seen to fail (each
+/// The caller that fetches, and callers that wait in its process and in a second process. Seen to fail (each
 /// waits for ten seconds) without the soft timeout.
 #[tokio::test(start_paused = true)]
 async fn caller_gets_a_stale_value_after_its_soft_timeout() {
@@ -294,7 +294,7 @@ async fn caller_waits_beyond_its_soft_timeout_without_a_stale_value() {
     assert_eq!(asked.elapsed(), 32 * SECOND);
 }
 
-/// By this process and by another one, before and after the soft timeout of a waiter. Seen to fail (the old value is
+/// By this process and by a second process, before and after the soft timeout of a waiter. Seen to fail (the old value is
 /// served) when the numbers of the invalidations are not compared.
 #[tokio::test(start_paused = true)]
 async fn soft_timeout_does_not_serve_an_invalidated_value() {

@@ -108,7 +108,7 @@ async fn entries(server: &RedisServer, key: &str) -> Vec<String> {
     server.connection().await.keys(format!("{{sg:r{key}}}:v3.*")).await.expect("the server is up")
 }
 
-/// Returns a schema version of the new type whose first name is that of the old type, or is another one.
+/// Returns a schema version of the new type whose first name is that of the old type, or differs from it.
 async fn schema_version(server: &RedisServer, collides: bool) -> u32 {
     let (calls, guard) = (Arc::default(), process(server.client()));
     value::<Old>(&guard, "old", &calls).await;

@@ -121,7 +121,7 @@ async fn expiry_reaches_other_processes_and_their_near_copies() {
 
 /// An invalidation is sent again over the connection that it has made: the first one may have been replaced meanwhile.
 ///
-/// Seen to fail (no value is left) if the first connection counts as another one.
+/// Seen to fail (no value is left) if the first connection counts as a replaced one.
 #[tokio::test]
 async fn expiry_as_the_first_operation_leaves_a_stale_value() {
     let server = RedisServer::start();

@@ -155,7 +155,7 @@ async fn renewal_that_is_sent_again_restores_nothing() {
     assert_eq!(pages(&here).get("k").await.expect("an answer"), None);
 }
 
-/// The lease is lost while the origin is asked: the stored value stays as old as it is.
+/// The lease is lost while the origin is asked: the stored value keeps its age.
 #[tokio::test]
 async fn renewal_without_its_lease_changes_nothing() {
     let server = RedisServer::start();

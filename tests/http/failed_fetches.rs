@@ -113,7 +113,7 @@ struct Outcome {
     statuses: BTreeMap<i32, usize>,
 }
 
-/// Sends a herd, of which each request differs from the others if `differ` is set.
+/// Sends a herd. If `differ` is set, no two of its requests are equal.
 async fn herd(guard: &StampedeGuard, head: Head, kind: Kind, end: End, differ: bool) -> Outcome {
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = calls.clone();

@@ -104,7 +104,7 @@ async fn waiters_get_a_server_error_of_unknown_length_without_body() {
 }
 
 /// Fails if there is no failure marker: each of these requests then calls the origin again. The failure of one request
-/// blocks nobody.
+/// blocks no other request.
 #[tokio::test(start_paused = true)]
 async fn a_failure_marker_blocks_requests_for_100_ms() {
     let (guard, origin) = (StampedeGuard::in_memory().failure_ttl(Duration::from_secs(2)), Origin::gated());

@@ -45,7 +45,7 @@ async fn herd(app: &Router, origin: &Origin, n: usize, request: impl Fn(usize) -
 }
 
 /// Seen to fail before a second opinion was asked for: 301 calls for a 400, and for a 500 all 300 clients got the 500.
-/// While 404, 410, 408, 425, 429, 502, 503 and 504 were the last word, all clients got those.
+/// While 404, 410, 408, 425, 429, 502, 503 and 504 were the last word, all clients got these errors.
 #[tokio::test]
 async fn a_herd_gets_the_page_although_its_leader_gets_an_error() {
     for code in
@@ -445,8 +445,8 @@ async fn clients_that_provoke_errors_take_the_page_from_nobody() {
     }
 }
 
-/// Of the expiries at which honest clients wait, or get no page: those at which all of them get it, beside one client of ten that
-/// provokes an error as fast as it can. Seen to fail before: none for 404, 429, 503 and 504.
+/// At most expiries all honest clients get the page, although one client of ten provokes an error as fast as it can. Seen to
+/// fail before: at no expiry for 404, 429, 503 and 504.
 #[tokio::test(start_paused = true)]
 async fn one_client_of_ten_takes_the_page_at_no_expiry() {
     for code in [400, 404, 429, 500, 503] {
@@ -458,7 +458,7 @@ async fn one_client_of_ten_takes_the_page_at_no_expiry() {
     }
 }
 
-/// Returns the number of expiries at which all honest clients got the page, and of the others.
+/// Returns the number of expiries at which all honest clients got the page, and the number of all other expiries.
 async fn expiries(code: u16, reload: bool, stale: bool) -> (usize, usize) {
     let policy = Policy::default();
     let policy = if stale { policy } else { policy.stale_if_error(Duration::ZERO) };

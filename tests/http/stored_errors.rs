@@ -145,7 +145,7 @@ async fn no_error_replaces_a_fresh_page() {
     }
 }
 
-/// Nobody waits for it, so it is stored as RFC 9111 permits: another request is not asked.
+/// No request waits for it, so it is stored as RFC 9111 permits: another request is not asked.
 #[tokio::test]
 async fn an_error_that_nobody_waits_for_is_stored_by_its_status() {
     for (code, is_stored) in

@@ -92,7 +92,7 @@ async fn a_cold_herd_costs_one_call_for_each_value() {
     }
 }
 
-/// A failure is not stored and so has no variants. All waiters learn of it, and those of its variant get its text.
+/// A failure is not stored and so has no variants. All waiters learn of it, and the waiters of its variant get its text.
 #[tokio::test]
 async fn a_failure_that_varies_reaches_waiters_as_a_status() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::gated());

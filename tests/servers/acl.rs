@@ -26,7 +26,7 @@ fn without(right: &str) -> Vec<&'static str> {
     rules.into_iter().filter(|rule| *rule != right).collect()
 }
 
-/// Returns how many of these commands the server has executed, those of scripts included.
+/// Returns how many of these commands the server has executed, by scripts as well.
 async fn calls(server: &RedisServer, name: &str) -> u64 {
     let (stats, of) = (command::<String>(server, "INFO commandstats").await, format!("cmdstat_{name}:calls="));
     let calls = stats.lines().find_map(|line| line.strip_prefix(&of)?.split(',').next());

@@ -1,4 +1,4 @@
-//! Redis as it is run in production: with ACLs, passwords, TLS, too little memory, in a cluster, and with server
+//! Redis as production runs it: with ACLs, passwords, TLS, too little memory, in a cluster, and with server
 //! errors.
 #![cfg(all(
     feature = "axum",

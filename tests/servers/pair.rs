@@ -20,7 +20,7 @@ use std::convert::Infallible;
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt, service_fn};
 
-/// Returns a guard whose only connections to the server of `client` are those for data.
+/// Returns a guard that has connections for data alone to the server of `client`.
 fn guard(client: Client, messages: &RedisServer) -> StampedeGuard {
     let endpoint = client.into_endpoint().subscribe_via(messages.client());
     StampedeGuard::new(endpoint).store_timeout(20 * SECOND).policy(Policy::fresh_for(600 * SECOND))

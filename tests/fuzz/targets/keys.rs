@@ -57,8 +57,8 @@ fn are_in_their_alphabet(resource: &CacheKey, address: &CacheKey) {
     }
 }
 
-/// Requests have the same key only if scheme, authority and target are equal. The case of the authority does not count,
-/// nor does the port that the scheme implies.
+/// Requests have the same key only if scheme, authority and target are equal. The case of the authority and the port
+/// that the scheme implies do not count.
 fn tell_requests_apart(parts: &[&[u8]]) {
     let mut resources = HashMap::new();
     for host in parts {

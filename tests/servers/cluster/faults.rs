@@ -106,7 +106,7 @@ async fn calls(nodes: &[RedisServer], name: &str) -> u64 {
     sum
 }
 
-/// Keys of the healthy masters are invalidated once. Later their entries are only read, beside those of the dead one. Seen
+/// Keys of the healthy masters are invalidated once. Later their entries are only read, beside entries of the dead one. Seen
 /// to fail in two of six runs if questions to idle nodes are dropped, which then look silent and are connected to again.
 #[tokio::test]
 async fn dead_master_costs_healthy_masters_no_entry() {
@@ -302,7 +302,7 @@ async fn forgotten_master_serves_no_old_value_after_an_invalidation() {
     assert!(hits(&guard(&shards.masters[..1]), key).await, "the old master has an entry");
 }
 
-/// The master that is cut off acknowledges the invalidation. The one that has replaced it still has the entry.
+/// The master that is cut off acknowledges the invalidation. Its successor still has the entry.
 ///
 /// Seen to fail (the old value) if the number of the connection that serves a key never changes.
 #[tokio::test]

@@ -100,8 +100,8 @@ impl Watched {
         sleep(Duration::from_secs(2)).await;
     }
 
-    /// Splits the network: the first server and the first sentinel do not reach the others any more. Clients reach all of
-    /// them.
+    /// Splits the network: the first server and the first sentinel reach no other server or sentinel any more. Clients
+    /// reach all of them.
     pub(crate) async fn split(&self) {
         // The first server last, because the others replace it from then on.
         for (node, user) in self.links().into_iter().rev() {

@@ -55,7 +55,7 @@ impl RedisServer {
         Self::listening(Mode::Sentinel, config)
     }
 
-    /// Returns how many bytes the server has received, those of this question included.
+    /// Returns how many bytes the server has received, with the bytes of this question.
     pub async fn received(&self) -> usize {
         let mut info = redis::cmd("INFO");
         let info: String = info.arg("stats").query_async(&mut self.connection().await).await.expect("an answer");

@@ -16,10 +16,13 @@ pub(crate) struct Executed {
 }
 
 impl Executed {
-    /// Runs the operation under callgrind, which counts within `measured` alone.
+    /// Runs the operation under callgrind, which counts within `measured` alone. Panics if it executes nothing of the
+    /// library, whose count would be the best one.
     pub(crate) fn of(operation: &str, measured: &str, url: &str, source: &Path) -> Self {
         let toggle = format!("--toggle-collect={measured}");
-        Self::read(&callgrind::profile(&["--dump-line=yes", &toggle], &[operation, url]), source)
+        let executed = Self::read(&callgrind::profile(&["--dump-line=yes", &toggle], &[operation, url]), source);
+        assert!(!executed.functions.is_empty(), "{operation} executes nothing of {}", source.display());
+        executed
     }
 
     fn read(profile: &str, source: &Path) -> Self {
