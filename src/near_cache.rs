@@ -128,15 +128,15 @@ impl NearCache {
         now.since(confirmed) < self.max_age && self.versions.counts(copy.shard, copy.begun)
     }
 
-    /// Reads from the store and keeps copies. If the future is dropped during the read, or if the store cannot track
+    /// Reads from the store and keeps copies, with the time and the number at which the read began. If the future is dropped during the read, or if the store cannot track
     /// the read now, no copies are kept.
     pub(crate) async fn get_all(
         &self,
         store: &dyn Store,
         chain: &[CacheKey],
         meter: &Meter,
+        (sent_at, begun): (Timestamp, u64),
     ) -> Result<Vec<Option<Entry>>, StoreError> {
-        let (sent_at, begun) = (Timestamp::now(), self.versions.now());
         let TrackedRead { entries, is_tracked } = match &self.reader {
             Some(reader) => match reader.get_all(chain).await {
                 Ok(tracked) => tracked,

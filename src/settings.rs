@@ -77,7 +77,8 @@ impl StampedeGuard {
     /// such type.
     ///
     /// Set it to `false` for types whose `Deserialize` must not run on invented values, for example because it has
-    /// effects. A clone can do so for one kind of value.
+    /// effects. A clone can do so for one kind of value. It does not reach a [`Codec`](crate::Codec) within a
+    /// [`ValueCodec`](crate::ValueCodec) of your own.
     ///
     /// ```
     /// use stampede_guard::StampedeGuard;

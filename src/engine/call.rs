@@ -53,7 +53,7 @@ pub(super) struct Call<'a> {
     /// `None`: a fetch runs within its caller.
     spawn: Option<Spawn<'a>>,
     requested_at: Timestamp,
-    /// When this call began, or last left the queue for a permit to ask the store.
+    /// When this call began, or last tried again after a flight without a result.
     asked: Timestamp,
     /// End of the wait timeout, over all attempts.
     wait_until: Instant,
@@ -440,7 +440,7 @@ impl<'a> Call<'a> {
     /// Answers with the confirmed stale entry if it may replace a failed fetch. Otherwise rejects the request.
     fn stale_or_rejected(&self, stale: Option<Entry>, error: Error) -> Attempt {
         match stale.and_then(|entry| self.policy.stale_answer(&entry, Timestamp::now())) {
-            Some(answer) => Attempt::Done(answer, CacheStatus::Stale, false),
+            Some(answer) => Attempt::Done(answer, CacheStatus::Stale, self.fetch.has_begun()),
             None => self.reject(error),
         }
     }

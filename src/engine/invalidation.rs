@@ -1,7 +1,7 @@
 //! Invalidations: acknowledged, or sent again until they are, before their name is read and in the background.
 
 use super::{
-    breaker::Access,
+    breaker::{Access, Breaker},
     core::Engine,
     fill_set::FillSet,
     frontend::StoreAs,
@@ -32,15 +32,18 @@ use std::{future::Future, slice, sync::Arc, time::Duration};
 use tokio::time::{sleep, timeout};
 
 impl Engine {
-    /// Invalidates the resources, and returns the first error. Other invalidations go on after it. All are pending before
-    /// the first one is sent.
+    /// Invalidates the resources, and returns the first error. Other invalidations go on after it. All are pending after
+    /// the first poll, up to half of the table, because no answer of the store counts while that is full.
     ///
     /// Cancel safe once polled: the work is done in a task.
     pub(crate) async fn invalidate_all(&self, resources: Vec<Resource>) -> Result<(), Error> {
-        let pending: Vec<_> = resources.iter().map(|each| each.request_invalidation(Leaves::Nothing)).collect();
-        let all =
-            stream::iter(pending).buffer_unordered(MAX_INVALIDATIONS).fold(Ok(None), |all, one| ready(all.and(one)));
-        let all = self.tasks.spawn(all).await.unwrap_or_else(|ended| Err(StoreError::new(ended)));
+        let request = |each: Resource| each.request_invalidation(Leaves::Nothing);
+        let (mut rest, room) = (resources.into_iter(), MAX_PENDING / 2);
+        let pending: Vec<_> =
+            rest.by_ref().take(room.saturating_sub(self.invalidations.pending())).map(request).collect();
+        let sent = stream::iter(pending.into_iter().chain(rest.map(request))).buffer_unordered(MAX_INVALIDATIONS);
+        let all = self.tasks.spawn(sent.fold(Ok(None), |all, one| ready(all.and(one))));
+        let all = all.await.unwrap_or_else(|ended| Err(StoreError::new(ended)));
         all.map(drop).map_err(not_acknowledged("the invalidations were not acknowledged"))
     }
 }
@@ -100,7 +103,7 @@ impl Resource {
             tokio::select! {
                 biased;
                 answer = attempt => answer.is_ok(),
-                () = self.breaker_opens() => false,
+                () = self.breaker_is(&Access::ALL, Breaker::is_open) => false,
             }
         }
     }
@@ -117,16 +120,17 @@ impl Resource {
         attempt
     }
 
-    /// Sends the invalidation, which is pending, in a task that the first poll of the attempt spawns. The task changes the
-    /// table, and so it must not run within the lock of a [`Shared`], which the table asks for its progress.
+    /// Sends the invalidation, which is pending, in a task of this runtime that the first poll of the attempt spawns. The
+    /// task changes the table, and so it must not run within the lock of a [`Shared`], which the table asks for its
+    /// progress.
     fn send_invalidation(&self, request: u64, leaves: Leaves, connection: u64) -> Attempt {
-        let (engine, resource) = (self.engine.clone(), self.clone());
+        let (engine, resource, runtime) = (self.engine.clone(), self.clone(), tokio::runtime::Handle::current());
         Shared::new(async move {
-            let sent = engine.tasks.spawn(async move {
+            let send = async move {
                 let answer = resource.drop_everywhere(request, leaves, connection).await;
                 answer.inspect_err(|error| send_in_background(&resource.engine, Some((resource.name(), error.clone()))))
-            });
-            sent.await.unwrap_or_else(|ended| Err(StoreError::new(ended)))
+            };
+            engine.tasks.spawn_on(send, &runtime).await.unwrap_or_else(|ended| Err(StoreError::new(ended)))
         })
     }
 
@@ -299,7 +303,7 @@ async fn send_pending(engine: Arc<Engine>, _claim: Arc<()>, failed: Option<(Name
                 let sent = answers.iter().filter(|(_, is_sent, _)| *is_sent).count();
                 sleep(Duration::from_secs(1) * sent as u32 / MAX_PER_SECOND as u32).await;
             }
-            if !is_acknowledged {
+            if !is_acknowledged && !answers.is_empty() {
                 tokio::select! {
                     () = sleep(backoff::poll(u32::MAX, clock::random_unit())) => {}
                     () = engine.breakers.changed() => {}

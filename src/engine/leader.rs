@@ -45,7 +45,7 @@ pub(super) struct Leader {
     pub(super) resource: Arc<Resource>,
     /// When the request of the caller that opened the flight began.
     pub(super) requested_at: Timestamp,
-    /// When that caller began, or last left the queue for a permit to ask the store.
+    /// When that call began, or last tried again after a flight without a result.
     pub(super) asked: Timestamp,
     pub(super) flight: Flight,
     /// The stored entry that the caller could not use: the stale candidate if the fetch fails.
@@ -281,7 +281,7 @@ impl Leader {
     /// Returns for how long a failure may block other callers. If their requests are not all alike, it blocks them while
     /// they get the stored entry. Without one, only the failure of two requests blocks others, for [`MAX_BLOCK`].
     fn max_block(&self, now: Timestamp) -> Duration {
-        let seen = self.seen.as_ref().filter(|seen| seen.meta().kind == Kind::Value);
+        let seen = self.seen.as_ref().filter(|seen| self.policy.allows_stale_on_error(seen, now));
         match seen.map_or(Duration::ZERO, |seen| servable_for(seen, now)) {
             _ if self.policy.request_hash().is_none() => Duration::MAX,
             Duration::ZERO if self.is_repeat() => MAX_BLOCK,

@@ -45,7 +45,7 @@ impl Resource {
     pub(super) async fn get_all(&self, keys: &[CacheKey]) -> Result<(Vec<Option<Entry>>, u64), StoreError> {
         let (store, meter, begun) = (&*self.engine.store, &self.config.meter, self.engine.versions.now());
         let read = |max_age: Duration| match &self.config.near {
-            Some(near) if !max_age.is_zero() => Box::pin(near.get_all(store, keys, meter)),
+            Some(near) if !max_age.is_zero() => Box::pin(near.get_all(store, keys, meter, (Timestamp::now(), begun))),
             _ => store.get_all(keys),
         };
         // The other cache keys are variants, to which the entry of the first one leads.
@@ -243,11 +243,6 @@ impl Resource {
         let until = self.deadline.map_or(until, |deadline| until.min(deadline));
         let is_late = !patience.is_zero() && timeout_at(until, closed).await.is_ok();
         is_late.then_some(()).ok_or(denied)
-    }
-
-    /// Waits until a breaker is open.
-    pub(super) async fn breaker_opens(&self) {
-        self.breaker_is(&Access::ALL, Breaker::is_open).await;
     }
 
     /// Waits until the condition holds for one of the breakers.

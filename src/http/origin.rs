@@ -106,7 +106,7 @@ impl OriginRequest {
     fn make_conditional<'a>(&self, request: &mut HeaderMap, seen: Option<&'a Entry>) -> Option<&'a StoredResponse> {
         let known = seen.and_then(stored).filter(|stored| stored.head.status == StatusCode::OK)?;
         let conditions = validation::conditions(&known.head.headers);
-        if conditions.is_empty() || self.policy.request().others(known.head.sharing.for_everyone) != known.head.others {
+        if conditions.is_empty() || !known.head.is_selected_by(self.policy.request()) {
             return None;
         }
         validation::strip(request);
@@ -180,7 +180,7 @@ impl OriginResponse<'_> {
         FetchHead { is_inconclusive: is_error(self.status) && (stays || !is_stated), ..head }
     }
 
-    /// Reports whether this is an error, and a good response is stored that was fresh when the request was sent. That
+    /// Reports whether this is an error, and a good response for this request is stored that was fresh when the request was sent. That
     /// response stays. Otherwise one client could replace a fresh page by an error, with a forced reload and a request
     /// that the origin does not like. Within its stale windows (RFC 5861) the good response stays too, unless the status
     /// says that the page has gone.
@@ -190,8 +190,9 @@ impl OriginResponse<'_> {
             Freshness::Fresh => true,
             _ => !may_be_gone && !policy::servable_for(entry, Timestamp::now()).is_zero(),
         };
-        let is_good = |entry: &&Entry| stored(entry).is_some_and(|stored| !is_error(stored.head.status));
-        is_error(self.status) && self.seen.filter(is_good).is_some_and(stays)
+        let is_good = |head: &SharedHead| !is_error(head.status) && head.is_selected_by(self.request);
+        let good = self.seen.filter(|entry| stored(entry).is_some_and(|stored| is_good(&stored.head)));
+        is_error(self.status) && good.is_some_and(stays)
     }
 
     /// Handles an error that is neither stored nor shared. Of a failure the waiters get the status: if each sent a request
@@ -327,7 +328,7 @@ impl OriginResponse<'_> {
         let keeps_redirects = needs_index || others.is_some();
         // The fields of proxies are a part of each variant.
         let is_selected = others.is_some() && (self.redirects.is_empty() || !remaining.for_everyone);
-        let secondary_key = match remaining.len() {
+        let secondary_key = match remaining.vary.len() {
             0 if !is_selected => None,
             _ if self.redirects.len() == MAX_REDIRECTS => return Err(Uncached::Vary),
             _ => Some(SecondaryKey::new(self.id, remaining, request)),

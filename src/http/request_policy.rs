@@ -53,7 +53,7 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>> RequestPolicy<H, C> {
     fn stored<'e>(&self, entry: &'e Entry) -> Option<&'e StoredResponse> {
         stored(entry)
             .filter(|stored| !stored.head.sharing.always_validated)
-            .filter(|stored| self.is_admitted(&stored.head) && self.selects(&stored.head))
+            .filter(|stored| self.is_admitted(&stored.head) && stored.head.is_selected_by(self.request()))
     }
 
     /// Reports whether the credentials of this request permit it to be given the response to another.
@@ -61,15 +61,10 @@ impl<H: Borrow<HeaderMap>, C: Borrow<Config>> RequestPolicy<H, C> {
         head.sharing.auth_sharing.admits(self.cache_request.credentials)
     }
 
-    /// Reports whether this request selects a response, as far as `Vary` does not say.
-    fn selects(&self, head: &SharedHead) -> bool {
-        head.others == self.request().others(head.sharing.for_everyone)
-    }
-
     /// Decides about a response that this request does not select. One to a request without other fields is the index
-    /// of this request. Another one is replaced unless it `stays`.
+    /// of this request. Any other response is replaced, unless `stays` is set.
     fn elsewhere<A>(&self, id: Token, head: &SharedHead, stays: bool) -> Reuse<A> {
-        let fields = Arc::new(SelectingFields::without_vary(head.sharing.for_everyone));
+        let fields = Arc::new(SelectingFields { vary: Vec::new(), for_everyone: head.sharing.for_everyone });
         match head.others {
             None => Reuse::Redirect(Redirect { id, ..self.request().redirect(head.index_id, fields) }),
             Some(_) if stays => Reuse::Bypass,
@@ -107,8 +102,9 @@ impl<H: Borrow<HeaderMap> + Send + Sync, C: Borrow<Config> + Send + Sync> ReuseP
         if !self.is_admitted(head) {
             return Reuse::Bypass;
         }
-        if !self.selects(head) {
-            // Longer would be too long, because one client can take all places, and then no herd is coalesced.
+        if !head.is_selected_by(self.request()) {
+            // A response keeps its name for at most one second, because one client can take all 64 names. Herds of other
+            // combinations would then not be coalesced.
             let stays = freshness == Freshness::Fresh && entry.age(now) < FRESHNESS_OF_UNKNOWN;
             return self.elsewhere(entry.meta().id, head, stays);
         }
@@ -169,7 +165,7 @@ where
         }
         let Some(shared) = value.downcast_ref::<InFlightResponse>() else { return Reuse::Bypass };
         let reason = if shared.secondary_key.is_some() { "vary-miss" } else { "uri-miss" };
-        let (is_admitted, is_selected) = (self.is_admitted(&shared.head), self.selects(&shared.head));
+        let (is_admitted, is_selected) = (self.is_admitted(&shared.head), shared.head.is_selected_by(self.request()));
         let redirect = shared.secondary_key.as_ref().and_then(|secondary_key| {
             let redirect = self.request().redirect(shared.id, secondary_key.fields.clone());
             (redirect.variant != secondary_key.variant).then_some(redirect)

@@ -181,11 +181,13 @@ impl<S> HttpCache<S> {
             let is_whole = origin_request.policy.cache_request.range && matches!(mode, FetchMode::Lead { .. });
             let (mut parts, body) = request.into_parts();
             parts.headers = HeaderMap::clone(&origin_request.policy.headers);
-            parts.headers.remove(header::UPGRADE); // an `h2c`
-            // A proxy within would remove the fields that it names, and they may be in the key.
-            parts.headers.remove(header::CONNECTION);
-            // A handler that goes by `Host` answers for the authority that is in the key.
-            if let Some(Ok(host)) = parts.uri.authority().map(|it| HeaderValue::try_from(it.as_str())) {
+            // An `h2c`. A proxy within would remove the fields that `Connection` names, although they may be in the key.
+            for field in ["upgrade", "connection", "te", "keep-alive", "proxy-connection"] {
+                parts.headers.remove(field);
+            }
+            // Without a `Host`, a handler would answer with its default host, although the key has the authority.
+            let authority = parts.uri.authority().filter(|_| !origin_request.policy.config.http.ignore_host);
+            if let Some(Ok(host)) = authority.map(|authority| HeaderValue::try_from(authority.as_str())) {
                 parts.headers.entry(header::HOST).or_insert(host);
             }
             let own = is_whole.then(forward::empty_body).flatten();

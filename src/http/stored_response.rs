@@ -4,7 +4,7 @@
 use super::{
     body::SharedBody,
     semantics::{
-        request::AuthSharing,
+        request::{AuthSharing, ClientRequest},
         storing::{Sharing, StorageTerms},
     },
     vary::SecondaryKey,
@@ -39,6 +39,11 @@ pub(super) struct SharedHead {
 }
 
 impl SharedHead {
+    /// Reports whether this request selects the response, as far as `Vary` does not say.
+    pub(super) fn is_selected_by(&self, request: ClientRequest<'_>) -> bool {
+        self.others == request.others(self.sharing.for_everyone)
+    }
+
     /// Returns a response with this head.
     pub(super) fn with<B>(&self, body: B) -> Response<B> {
         let mut response = Response::new(body);

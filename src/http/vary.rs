@@ -8,8 +8,8 @@
 //!
 //! If the responses are not for all clients, all other fields of the request that are not harmless select too. Clients
 //! choose names and values of such fields, so their hash has one of 64 names in the variant. The response is stored with
-//! the whole hash. For one second another combination with the same name makes a call of its own. Afterwards it takes the
-//! place of the response.
+//! the whole hash. While the response is fresh and younger than one second, another combination with the same name makes a
+//! call of its own. Later, a response to that combination replaces it.
 //!
 //! A response at the place of the resource itself, to a request without such fields, is an index for requests with such
 //! fields.
@@ -28,7 +28,7 @@ use std::{sync::Arc, time::Duration};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SelectingFields {
     /// The fields of `Vary`: sorted, without duplicates.
-    vary: Vec<HeaderName>,
+    pub(super) vary: Vec<HeaderName>,
     /// Whether other fields do not select it.
     pub(super) for_everyone: bool,
 }
@@ -42,20 +42,10 @@ impl SelectingFields {
         Self { vary: named.map(field).collect::<Option<_>>()?, for_everyone }.sorted()
     }
 
-    /// Returns the selecting fields of a response without a `Vary`.
-    pub(super) fn without_vary(for_everyone: bool) -> Self {
-        Self { vary: Vec::new(), for_everyone }
-    }
-
     fn sorted(mut self) -> Option<Self> {
         self.vary.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
         self.vary.dedup();
         (self.vary.len() <= MAX_FIELDS).then_some(self)
-    }
-
-    /// Returns the number of fields of `Vary`.
-    pub(super) fn len(&self) -> usize {
-        self.vary.len()
     }
 
     /// Adds a field.
@@ -231,8 +221,8 @@ pub(super) const INDEX: u64 = u64::from_be_bytes(*b"http-v2\0");
 /// Number of names for combinations of unknown fields. Clients choose such fields, so an index has at most this many
 /// variants by them.
 const MAX_UNKNOWN: u8 = 64;
-/// Maximum freshness lifetime of a response that unknown fields select, unless it states one. For this long it keeps its
-/// name from other combinations.
+/// Maximum freshness lifetime of a response that unknown fields select and that states none, or that contradicting fields
+/// select. Also the time for which a fresh response keeps its name.
 pub(super) const FRESHNESS_OF_UNKNOWN: Duration = Duration::from_secs(1);
 /// Bytes reserved for the selecting values.
 const USUAL_VALUES_LENGTH: usize = 256;
@@ -259,7 +249,7 @@ mod tests {
         let fields = selecting(&["Origin, ACCEPT", "accept,, Cookie "]).expect("fields");
         assert_eq!(fields.encode(), b"+accept,cookie,origin");
         assert_eq!(SelectingFields { for_everyone: false, ..fields }.encode(), b"-accept,cookie,origin");
-        assert!([&[][..], &[" , "]].iter().all(|lines| selecting(lines).expect("fields").len() == 0));
+        assert!([&[][..], &[" , "]].iter().all(|lines| selecting(lines).expect("fields").vary.is_empty()));
     }
 
     /// RFC 9111 §4.1.

@@ -251,7 +251,8 @@ impl LockGuard {
     /// # Errors
     ///
     /// - [`Release`](LockErrorKind::Release) if the lock had expired or was taken over. Another client may have held it
-    ///   before the work was done.
+    ///   before the work was done. Not if the connection breaks during the release, because the server may have executed
+    ///   it: [`lost`](Self::lost) and [`remaining`](Self::remaining) go by the time of the holder.
     /// - [`Store`](LockErrorKind::Store) if the server did not confirm the release.
     pub async fn release(mut self) -> Result<(), LockError> {
         let release = self.start_release();
@@ -269,7 +270,8 @@ impl LockGuard {
     /// Starts a heartbeat that extends the lock to the [ttl](super::Lock::ttl) of the `Lock` every third of that ttl.
     ///
     /// If less time is left, the heartbeat extends sooner. It stops when the lock is released, dropped or
-    /// [lost](Self::lost). It also stops 60 s after the acquisition: set [`max_hold`](super::Lock::max_hold) to more than
+    /// [lost](Self::lost). A reply that comes after its time is over shows that the lock was held all along, and the heartbeat
+    /// goes on. It also stops 60 s after the acquisition: set [`max_hold`](super::Lock::max_hold) to more than
     /// the work takes. The lock then ends with its ttl, and an event at level `WARN` says so. One call suffices; a second
     /// call restarts the heartbeat.
     ///

@@ -6,7 +6,7 @@ use super::{
     queue::SetPx,
     recipe::Recipe,
 };
-use crate::{key, redis::connection::endpoint::IntoEndpoint, telemetry::LockMeter};
+use crate::{key, redis::connection::endpoint::IntoEndpoint, sync::detach::BACKGROUND_TIMEOUT, telemetry::LockMeter};
 use std::{sync::Arc, time::Duration};
 
 /// A distributed lock over Redis, for jobs that must not run concurrently and resources with one user at a time.
@@ -144,7 +144,7 @@ impl Lock {
     }
 
     /// Sets the delay between two attempts of a waiter that no message reaches: see [`wait`](Self::wait). Default: the
-    /// delay of the recipe, 50 ms for [`SetPx`]. With zero, each reply is followed by the next attempt at once.
+    /// delay of the recipe, 50 ms for [`SetPx`]. In a queue at most one second counts. With zero, each reply is followed by the next attempt at once.
     #[must_use]
     pub fn delay(self, delay: Duration) -> Self {
         Self { delay: Some(delay), ..self }
@@ -187,15 +187,16 @@ impl Lock {
     /// Waits for the background work of this handle and its clones: releases of dropped guards and of cancelled
     /// acquisitions.
     ///
-    /// Call it before the process ends, so that other clients need not wait for a ttl. Work that takes longer than 5 s
-    /// is cancelled, which bounds the wait. Guards that still exist are not waited for. The handle can be used
+    /// Call it before the process ends, so that other clients need not wait for a ttl. It waits for at most 5 s, after which
+    /// the work is cancelled. Guards that still exist are not waited for. The handle can be used
     /// afterwards.
     ///
     /// Cancel safe: dropping the future only stops the wait.
     pub async fn drain(&self) {
         // Leave the tracker closed. A closed tracker accepts more tasks; reopening it would block concurrent drains.
         self.client.background.close();
-        self.client.background.wait().await;
+        // A runtime that is not driven does not end its work.
+        let _ = tokio::time::timeout(BACKGROUND_TIMEOUT, self.client.background.wait()).await;
     }
 }
 

@@ -65,4 +65,4 @@ pub fn detach(tracker: &TaskTracker, work: impl Future<Output = ()> + Send + 'st
 }
 
 /// Maximum duration of background work: a server that has not replied by then is not waited for.
-const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(5);

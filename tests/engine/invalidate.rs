@@ -739,3 +739,86 @@ async fn invalidations_without_reply_are_sent_100_times_a_second() {
         assert!((3000..=6000).contains(&sent), "{sent}");
     }
 }
+
+/// The store is healthy, and a little slow. Seen to fail when all keys are pending at once, which fill the table.
+#[tokio::test(start_paused = true)]
+async fn invalidate_many_of_many_keys_ends_no_hit_of_other_keys() {
+    let node = FakeRedis::new().node();
+    let guard = node.guard();
+    assert_eq!(guard.fetch("kept", async || Ok::<_, Down>(1)).await.expect("an answer"), 1);
+    guard.drain().await;
+    node.always(Invalidate, Fault::ReplyDelayed(MS));
+    let many = tokio::spawn({
+        let users = guard.cache::<u32>("user");
+        async move { users.invalidate_many(0..100_100_u32).await }
+    });
+    tokio::task::yield_now().await;
+    assert_eq!(guard.fetch("kept", async || Ok::<_, Down>(2)).await.expect("an answer"), 1, "a hit");
+    many.await.expect("no panic").expect("acknowledged");
+}
+
+/// The store is healthy, and slow, so that many invalidations take four seconds. Seen to fail (sent after 30.3 s) when the
+/// sender sleeps for names that are not pending any more.
+#[tokio::test(start_paused = true)]
+async fn invalidation_that_fails_after_invalidate_many_is_sent_soon() {
+    let node = FakeRedis::new().node();
+    let guard = node.guard();
+    node.always(Invalidate, Fault::ReplyDelayed(100 * MS));
+    guard.cache::<u32>("user").invalidate_many(0..10_000_u32).await.expect("acknowledged");
+    guard.drain().await;
+    node.once(Invalidate, Fault::Fails);
+    guard.invalidate("k").await.expect_err("refused once");
+    let failed = tokio::time::Instant::now();
+    while guard.health().pending_invalidations > 0 {
+        tokio::time::sleep(10 * MS).await;
+    }
+    assert!(failed.elapsed() < 3 * SECOND, "{:?}", failed.elapsed());
+}
+
+/// The reader's runtime is not driven any more. Seen to fail when the first poll sends the invalidation in its runtime.
+#[test]
+fn reader_of_another_runtime_holds_up_no_invalidate_many() {
+    let (node, gate) = (FakeRedis::new().node(), Gate::closed());
+    let guard = node.guard().store_timeout(100 * SECOND);
+    let users = guard.cache::<u32>("user");
+    node.always(Invalidate, Fault::Held(gate.clone()));
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let (idle, ids) = (runtime(), 0..300_u32);
+    runtime().block_on(async {
+        let many = tokio::spawn({
+            let users = users.clone();
+            async move { users.invalidate_many(ids).await }
+        });
+        gate.arrived(256).await;
+        std::thread::scope(|threads| {
+            threads.spawn(|| idle.block_on(async { _ = tokio::time::timeout(50 * MS, users.get(299)).await }));
+        });
+        gate.open();
+        let many = tokio::time::timeout(5 * SECOND, many).await;
+        many.expect("it returns").expect("no panic").expect("acknowledged");
+    });
+    drop(idle);
+}
+
+/// The reader's runtime has ended. Seen to fail (an error) when the first poll sends the invalidation in its runtime.
+#[test]
+fn runtime_of_a_reader_that_ends_fails_no_invalidate_many() {
+    let (node, gate) = (FakeRedis::new().node(), Gate::closed());
+    let guard = node.guard().store_timeout(100 * SECOND);
+    let users = guard.cache::<u32>("user");
+    node.always(Invalidate, Fault::Held(gate.clone()));
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime().block_on(async {
+        let many = tokio::spawn({
+            let users = users.clone();
+            async move { users.invalidate_many(0..300_u32).await }
+        });
+        gate.arrived(256).await;
+        std::thread::scope(|threads| {
+            threads.spawn(|| runtime().block_on(async { _ = tokio::time::timeout(50 * MS, users.get(299)).await }));
+        });
+        gate.open();
+        let many = tokio::time::timeout(5 * SECOND, many).await.expect("it returns").expect("no panic");
+        many.expect("acknowledged");
+    });
+}

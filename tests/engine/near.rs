@@ -1,11 +1,15 @@
-//! The near cache over a store whose tracked reads hang.
+//! The near cache over a store whose tracked reads hang, and beside a refused invalidation.
 
-use crate::{Down, SECOND};
+use crate::{Down, MS, SECOND};
 use stampede_guard::{
     MemoryStore, NearCacheConfig, StampedeGuard,
     store::{
         Answer, CacheKey, Entry, FailureMarker, FillCondition, FillOutcome, InvalidationFeed, Lease, LeaseReply,
         LeaseRequest, LeaseStatus, Leaves, Listener, Store, Token, TrackedRead, TrackedReader, Write,
+    },
+    testing::{
+        FakeRedis, Fault,
+        Operation::{Get, Invalidate},
     },
 };
 use std::{
@@ -93,7 +97,7 @@ async fn hung_connection_of_near_cache_costs_no_sharing() {
 /// Seen to fail (the old value for as long as a copy lives) when only a clone with a near cache ends copies.
 #[tokio::test(start_paused = true)]
 async fn fill_by_a_clone_without_near_cache_ends_the_copies() {
-    let redis = stampede_guard::testing::FakeRedis::new();
+    let redis = FakeRedis::new();
     let plain = redis.node().guard();
     let near = plain.clone().near_cache(NearCacheConfig::max_bytes(1 << 20).max_age(3600 * SECOND));
     let ask =
@@ -107,4 +111,30 @@ async fn fill_by_a_clone_without_near_cache_ends_the_copies() {
     assert_eq!(ask(&plain, 2).await, 2);
     plain.drain().await;
     assert_eq!(ask(&near, 0).await, 2);
+}
+
+/// A reader waits for the probe of an open breaker while the key is invalidated. The invalidation is refused. Seen to fail
+/// (the old value, for an hour) when the number of the read is taken after that wait.
+#[tokio::test(start_paused = true)]
+async fn near_copy_is_not_served_while_its_invalidation_is_pending() {
+    let server = FakeRedis::new();
+    let node = server.node();
+    server.node().guard().cache::<u32>("user").put(7, 1).await.expect("stored");
+    let guard = node.guard().near_cache(NearCacheConfig::max_bytes(1 << 20).max_age(3600 * SECOND));
+    let users = guard.cache::<u32>("user");
+    node.once(Get, Fault::Hangs); // opens the breaker
+    node.once(Get, Fault::ReplyDelayed(100 * MS)); // its probe
+    node.always(Invalidate, Fault::Fails);
+    let reader = async {
+        sleep(260 * MS).await;
+        users.get(7).await.expect("an answer")
+    };
+    let writer = async {
+        sleep(270 * MS).await;
+        users.invalidate(7).await.expect_err("refused")
+    };
+    let (_, read, _) = tokio::join!(users.get(8), reader, writer);
+    assert_eq!(read, Some(1), "it began before the invalidation");
+    assert_eq!(guard.health().pending_invalidations, 1);
+    assert_eq!(users.get(7).await.expect("an answer"), None, "its invalidation is pending");
 }

@@ -609,3 +609,95 @@ async fn caller_whose_read_fails_joins_the_fetch_of_its_process() {
     }
     assert_eq!(origin.calls(), 1);
 }
+
+/// The store comes back and refuses to read, as a Redis that loads its data does. The refusal closes the breaker. Seen to
+/// fail (rejected at once, after 127 reads) when a caller counts each breaker that has closed since it began.
+#[tokio::test]
+async fn caller_whose_reads_are_refused_waits_for_a_permit() {
+    let (node, origin) = (FakeRedis::new().node(), Origin::new());
+    let guard = node.guard().store_timeout(250 * MS).max_fallback_fetches(1);
+    node.always(Get, Fault::Hangs);
+    let (free, freed) = tokio::sync::oneshot::channel::<()>();
+    let holds = tokio::spawn({
+        let guard = guard.clone();
+        async move {
+            let fetch = async || {
+                freed.await.expect("sent");
+                Ok::<_, Down>(1_u64)
+            };
+            guard.fetch("holds", fetch).await
+        }
+    });
+    tokio::time::sleep(SECOND).await;
+    let queued = spawn_fetch(&guard, &origin, 1);
+    tokio::time::sleep(300 * MS).await;
+    assert!(!queued.is_finished(), "it queues");
+    let asked = node.asked(Get);
+    node.always(Get, Fault::Fails);
+    let probing = spawn_fetch(&guard, &origin, 2); // sends a probe, and queues as well
+    tokio::time::sleep(300 * MS).await;
+    free.send(()).expect("it is awaited");
+    for answer in [holds, queued, probing] {
+        let _ = answer.await.expect("no panic"); // rejected if the machine is slow
+    }
+    assert!(node.asked(Get) - asked < 10, "{}", node.asked(Get) - asked);
+}
+
+/// The store answers each probe, and no other read. Seen to fail (rejected after 33.8 s) as above.
+#[tokio::test(start_paused = true)]
+async fn caller_whose_reads_hang_leaves_the_queue_for_a_second() {
+    let node = FakeRedis::new().node();
+    let guard = node.guard().store_timeout(250 * MS).max_fallback_fetches(1);
+    node.always(Get, Fault::Hangs);
+    let holds = tokio::spawn({
+        let guard = guard.clone();
+        async move { guard.fetch("holds", std::future::pending::<Result<u64, Down>>).await }
+    });
+    tokio::time::sleep(SECOND).await;
+    let probing = tokio::spawn({
+        let (guard, node) = (guard.clone(), node.clone());
+        async move {
+            loop {
+                tokio::time::sleep(10 * MS).await;
+                if guard.health().breaker_open {
+                    let asked = node.asked(Get);
+                    node.once(Get, Fault::ReplyDelayed(Duration::ZERO));
+                    while node.asked(Get) == asked {
+                        let probe = guard.fetch("probe", never::<u64>);
+                        let _ = tokio::time::timeout(MS, probe).await;
+                    }
+                }
+            }
+        }
+    });
+    let asked = Instant::now();
+    guard.fetch("k", never::<u64>).await.expect_err("no permit is free");
+    assert!(asked.elapsed() <= 3 * SECOND, "{:?}", asked.elapsed());
+    probing.abort();
+    holds.abort();
+}
+
+/// The store has come back, and refuses the pending invalidation of the key. Seen to fail (63 invalidations) as above.
+#[tokio::test]
+async fn caller_whose_invalidation_is_refused_waits_for_a_permit() {
+    let (node, origin) = (FakeRedis::new().node(), Origin::new());
+    let guard = node.guard().store_timeout(250 * MS).max_fallback_fetches(1);
+    node.always(Get, Fault::Hangs);
+    node.always(Invalidate, Fault::Fails);
+    guard.invalidate(1_u64).await.expect_err("refused");
+    let holds = tokio::spawn({
+        let guard = guard.clone();
+        async move { guard.fetch("holds", std::future::pending::<Result<u64, Down>>).await }
+    });
+    tokio::time::sleep(SECOND).await;
+    let (queued, began) = (spawn_fetch(&guard, &origin, 1), Instant::now());
+    tokio::time::sleep(300 * MS).await;
+    assert!(!queued.is_finished(), "it queues");
+    let sent = node.asked(Invalidate);
+    node.always(Get, Fault::ReplyDelayed(Duration::ZERO));
+    let probing = spawn_fetch(&guard, &origin, 2); // sends a probe
+    queued.await.expect("no panic").expect_err("no permit is free");
+    assert!(node.asked(Invalidate) - sent < 10 && began.elapsed() >= SECOND);
+    let _ = probing.await;
+    holds.abort();
+}

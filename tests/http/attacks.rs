@@ -46,8 +46,8 @@ async fn a_request_with_two_hosts_bypasses_the_cache() {
     }
 }
 
-/// The target of HTTP/2 replaces `Host`, and a client of HTTP/1.1 may leave it out as well. Seen to fail: the page of
-/// the handler's default host was stored for the named one.
+/// Clients of HTTP/2 send `:authority` in place of `Host`, and hyper accepts a request of HTTP/1.1 without a `Host`. Seen
+/// to fail: the page of the handler's default host was stored for the named one.
 #[tokio::test]
 async fn a_target_without_host_reaches_the_handler_with_its_host() {
     let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
@@ -55,6 +55,26 @@ async fn a_target_without_host_reaches_the_handler_with_its_host() {
     assert_eq!(ask(&app, hosts("http://Example.test/page", &[])).await.text(), "Example.test");
     at_rest(&guard).await;
     assert_eq!(ask(&app, get("/page")).await.cache_status(), CacheStatus::Hit);
+}
+
+/// Seen to fail: the handler got a `Host` that neither the key nor the selecting fields have, and its page for one host was
+/// shared with another one, although it says `Vary: Host`.
+#[tokio::test]
+async fn a_vary_by_host_is_obeyed_under_ignore_host() {
+    let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
+    let app = site(&origin, |request, _| {
+        let host = field(request, "host").to_owned();
+        ([("cache-control", "public, max-age=60"), ("vary", "host")], host)
+    });
+    let app = app.layer(guard.clone().http(HttpOptions::default().ignore_host()));
+    for (uri, names) in
+        [("http://a.test/page", &["a.test"][..]), ("http://a.test/page", &[]), ("http://b.test/page", &[])]
+    {
+        let page = ask(&app, hosts(uri, names)).await;
+        let host = uri.split('/').nth(2).expect("a host");
+        assert!(["", host].contains(&page.text()), "{uri}: the page of {}", page.text());
+        at_rest(&guard).await;
+    }
 }
 
 /// A proxy removes the fields that `Connection` names (RFC 9110 §7.6.1). Seen to fail: the page for no tenant was stored

@@ -217,9 +217,8 @@ impl<'a> Call<'a> {
             Progress::Shared(value) | Progress::HeadersReady(Some(value)) => self.on_shared(&value),
             Progress::Unshared(result) => self.on_unshared(result, waiter),
             Progress::Running | Progress::Queued | Progress::HeadersReady(None) | Progress::Abandoned => {
-                if let Some(LeadMode::Local(Some(_))) = self.local {
-                    (self.local, self.asked) = (None, Timestamp::now()); // the store may be back
-                }
+                self.asked = Timestamp::now();
+                self.local.take_if(|mode| matches!(mode, LeadMode::Local(Some(_)))); // the store may be back
                 Attempt::Again
             }
         }

@@ -67,7 +67,7 @@ fn date_value(headers: &HeaderMap, response_time: SystemTime) -> SystemTime {
 /// Returns the date of a field that contains exactly one date.
 pub(super) fn date(headers: &HeaderMap, field: &HeaderName) -> Option<SystemTime> {
     let mut lines = headers.get_all(field).iter();
-    // A date is short, and clients send long texts.
+    // No date has 64 bytes. A longer text is not parsed, because clients send texts of any length.
     let text = lines.next().filter(|text| text.len() < 64)?.to_str().ok()?;
     let date = httpdate::parse_http_date(text).ok().or_else(|| in_another_spelling(text))?;
     lines.next().is_none().then_some(date)

@@ -37,8 +37,8 @@ pub(in crate::http) fn dated(headers: &mut HeaderMap, response_time: SystemTime)
     }
 }
 
-/// Returns the fields of a conditional request that validates the stored response (RFC 9111 §4.3.1). None if it has no
-/// validator.
+/// Returns the fields of a conditional request that validates the stored response (RFC 9111 §4.3.1). The map is
+/// empty if the response has no validator.
 pub(in crate::http) fn conditions(stored: &HeaderMap) -> HeaderMap {
     let tag = EntityTag::of(stored).and_then(|_| stored.get(header::ETAG));
     let modified = date(stored, &header::LAST_MODIFIED).and_then(|_| stored.get(header::LAST_MODIFIED));
@@ -93,7 +93,7 @@ pub(in crate::http) fn precondition(request: &HeaderMap, status: StatusCode, sto
     if !status.is_success() {
         return None;
     }
-    // The date of the response would not do instead, because it may have changed within that second.
+    // The `Date` does not replace a missing `Last-Modified`, because the page may have changed within that second.
     let modified = date(stored, &header::LAST_MODIFIED);
     // §13.1.4, §13.1.3: a date is ignored if there are entity tags.
     let holds = listed(request, header::IF_MATCH, stored, EntityTag::matches_strongly)

@@ -228,3 +228,19 @@ async fn heartbeat_comes_in_time_after_extend_shortened_ttl() {
         }
     }
 }
+
+/// Seen to fail (it waits for ever) when only the task of the release ends after five seconds.
+#[test]
+fn drain_ends_although_a_runtime_is_not_driven() {
+    let server = RedisServer::start();
+    let lock = Lock::new(server.client());
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let idle = runtime();
+    let guard = idle.block_on(lock.acquire("idle")).expect("free");
+    {
+        let _entered = idle.enter();
+        drop(guard);
+    }
+    runtime().block_on(lock.drain());
+    drop(idle);
+}
