@@ -45,13 +45,12 @@ impl Directives {
     fn with(mut self, headers: &HeaderMap, field: &HeaderName) -> Self {
         for line in headers.get_all(field) {
             let mut quotes = Quotes::default();
-            // A semicolon separates too: what follows it is a parameter of a targeted field, or a mistake. So does white
-            // space, because a comma may be missing.
-            let mut ends = |byte: &u8| quotes.end_member(*byte) || SEPARATORS.contains(byte) && !quotes.open;
+            // A semicolon separates too: what follows it is a parameter of a targeted field, or a mistake.
+            let mut ends = |byte: &u8| quotes.end_member(*byte) || *byte == b';' && !quotes.open;
             line.as_bytes().split(&mut ends).for_each(|directive| self.note(directive));
             if quotes.open {
                 // An unclosed quote quotes nothing, because a `no-store` may follow it.
-                line.as_bytes().split(|byte| SEPARATORS.contains(byte)).for_each(|directive| self.note(directive));
+                line.as_bytes().split(|byte| b",;".contains(byte)).for_each(|directive| self.note(directive));
             }
         }
         self
@@ -67,8 +66,13 @@ impl Directives {
     /// response stale.
     fn note(&mut self, directive: &[u8]) {
         let mut parts = directive.splitn(2, |byte| *byte == b'=');
-        let name = parts.next().unwrap_or_default().to_ascii_lowercase();
-        let number = parts.next().and_then(number);
+        let name = parts.next().unwrap_or_default().trim_ascii().to_ascii_lowercase();
+        let value = parts.next().unwrap_or_default().trim_ascii();
+        // If a comma is missing, a directive is among the words of the name, or follows the value.
+        let words = name.split(u8::is_ascii_whitespace).filter(|word| word.len() < name.len());
+        let rest = value.split(u8::is_ascii_whitespace).skip(1).filter(|_| !value.contains(&b'"'));
+        words.chain(rest).for_each(|word| self.note(word));
+        let number = number(value);
         let least = |known: Option<Duration>| Some(known.unwrap_or(Duration::MAX).min(number.unwrap_or_default()));
         match &name[..] {
             b"public" => self.public = true,
@@ -135,7 +139,6 @@ pub(super) fn decimal(digits: &[u8]) -> Option<u64> {
     Some(digits.parse().unwrap_or(u64::MAX))
 }
 
-const SEPARATORS: &[u8] = b",; \t";
 /// The greatest delta-seconds, which stand for infinity (RFC 9111 §1.2.2).
 pub(super) const FOREVER: u64 = 1 << 31;
 
@@ -192,7 +195,7 @@ mod tests {
         }
         assert!(of(&["no-cache private no-store"]).private);
         let ages = ["private max-age=60", "max-age=60 private", "max-age = 60", r#"x="a max-age=60 b""#].map(max_age);
-        assert_eq!(ages, [Some(60), Some(60), Some(0), None]);
+        assert_eq!(ages, [Some(0), Some(0), Some(60), None]);
     }
 
     #[test]
@@ -288,7 +291,7 @@ mod tests {
 
     #[test]
     fn targeted_field_is_read_as_cache_control() {
-        for value in ["max-age=1.5", "max-age=-1", "max-age", "max-age=(60)"] {
+        for value in ["max-age=1.5", "max-age=-1", "max-age", "max-age=(60)", "max-age=60 x"] {
             assert_eq!(directives_of(&[("cdn-cache-control", value)]), only_max_age(0, true), "{value}");
         }
         assert_eq!(directives_of(&[("cdn-cache-control", "max-age=999999999999")]), only_max_age(1 << 31, true));
