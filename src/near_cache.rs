@@ -128,8 +128,8 @@ impl NearCache {
         now.since(confirmed) < self.max_age && self.versions.counts(copy.shard, copy.begun)
     }
 
-    /// Reads from the store and keeps copies, with the time and the number at which the read began. If the future is dropped during the read, or if the store cannot track
-    /// the read now, no copies are kept.
+    /// Reads from the store and keeps copies, with the time and the number at which the read began. If the future is
+    /// dropped during the read, or if the store cannot track the read now, no copies are kept.
     pub(crate) async fn get_all(
         &self,
         store: &dyn Store,

@@ -180,10 +180,10 @@ impl OriginResponse<'_> {
         FetchHead { is_inconclusive: is_error(self.status) && (stays || !is_stated), ..head }
     }
 
-    /// Reports whether this is an error, and a good response for this request is stored that was fresh when the request was sent. That
-    /// response stays. Otherwise one client could replace a fresh page by an error, with a forced reload and a request
-    /// that the origin does not like. Within its stale windows (RFC 5861) the good response stays too, unless the status
-    /// says that the page has gone.
+    /// Reports whether this is an error, and a good response for this request is stored that was fresh when the request
+    /// was sent. That response stays. Otherwise one client could replace a fresh page by an error, with a forced reload
+    /// and a request that the origin does not like. Within its stale windows (RFC 5861) the good response stays too,
+    /// unless the status says that the page has gone.
     fn is_worse_than_stored(&self) -> bool {
         let may_be_gone = storing::is_heuristically_cacheable(self.status);
         let stays = |entry: &Entry| match policy::freshness(entry, self.sent_at) {

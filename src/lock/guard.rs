@@ -270,8 +270,8 @@ impl LockGuard {
     /// Starts a heartbeat that extends the lock to the [ttl](super::Lock::ttl) of the `Lock` every third of that ttl.
     ///
     /// If less time is left, the heartbeat extends sooner. It stops when the lock is released, dropped or
-    /// [lost](Self::lost). A reply that comes after its time is over shows that the lock was held all along, and the heartbeat
-    /// goes on. It also stops 60 s after the acquisition: set [`max_hold`](super::Lock::max_hold) to more than
+    /// [lost](Self::lost). If a reply comes after the time of the lock is over, and shows that the lock is held, the
+    /// heartbeat goes on. It also stops 60 s after the acquisition: set [`max_hold`](super::Lock::max_hold) to more than
     /// the work takes. The lock then ends with its ttl, and an event at level `WARN` says so. One call suffices; a second
     /// call restarts the heartbeat.
     ///

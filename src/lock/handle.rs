@@ -144,7 +144,8 @@ impl Lock {
     }
 
     /// Sets the delay between two attempts of a waiter that no message reaches: see [`wait`](Self::wait). Default: the
-    /// delay of the recipe, 50 ms for [`SetPx`]. In a queue at most one second counts. With zero, each reply is followed by the next attempt at once.
+    /// delay of the recipe, 50 ms for [`SetPx`]. A waiter in a queue waits for one second at most. With zero, each reply is
+    /// followed by the next attempt at once.
     #[must_use]
     pub fn delay(self, delay: Duration) -> Self {
         Self { delay: Some(delay), ..self }
@@ -187,9 +188,8 @@ impl Lock {
     /// Waits for the background work of this handle and its clones: releases of dropped guards and of cancelled
     /// acquisitions.
     ///
-    /// Call it before the process ends, so that other clients need not wait for a ttl. It waits for at most 5 s, after which
-    /// the work is cancelled. Guards that still exist are not waited for. The handle can be used
-    /// afterwards.
+    /// Call it before the process ends, so that other clients need not wait for a ttl. It waits for at most 5 s, after
+    /// which the work is cancelled. Guards that still exist are not waited for. The handle can be used afterwards.
     ///
     /// Cancel safe: dropping the future only stops the wait.
     pub async fn drain(&self) {
