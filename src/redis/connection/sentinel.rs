@@ -170,16 +170,17 @@ async fn listen(sentinels: Arc<Sentinels>) -> Infallible {
     let (sentinels, announced) = (&*sentinels, &announced);
     let following = sentinels.all.iter().map(|sentinel| supervise(Follower { sentinels, sentinel, announced }));
     // All announcements that arrive during a question lead to one more question: it may have been answered before the
-    // other sentinels have learnt of the new master. An address that is newly named is tried at once.
+    // other sentinels have learnt of the new master. A vote may also fail while that master changes its role, and without
+    // it the connections stay, so the question is repeated once. An address that is newly named is tried at once.
     let asking = async {
+        let mut pause = Duration::MAX;
         loop {
-            announced.notified().await;
-            sentinels.attempts.reset();
-            while sentinels.attempts.run(sentinels.ask()).await.is_err() {
-                if timeout(RETRY_PAUSE, announced.notified()).await.is_ok() {
-                    sentinels.attempts.reset();
-                }
+            let is_announced = timeout(pause, announced.notified()).await.is_ok();
+            if is_announced {
+                sentinels.attempts.reset();
             }
+            let again = if is_announced { CHECK_INTERVAL } else { Duration::MAX };
+            pause = if sentinels.attempts.run(sentinels.ask()).await.is_ok() { again } else { RETRY_PAUSE };
         }
     };
     tokio::join!(join_all(following), asking).1
