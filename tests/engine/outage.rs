@@ -27,6 +27,12 @@ fn spawn_fetch(guard: &StampedeGuard, origin: &Origin, key: u64) -> JoinHandle<R
     tokio::spawn(async move { guard.fetch(key, async move || Ok::<_, Down>(origin.call().await as u64)).await })
 }
 
+/// Holds a fallback permit while the store is down, until the task is aborted.
+fn hold_permit(guard: &StampedeGuard) -> JoinHandle<Result<u64, Error>> {
+    let guard = guard.clone();
+    tokio::spawn(async move { guard.fetch("stuck", std::future::pending::<Result<u64, Down>>).await })
+}
+
 /// Seen to fail (every caller is delayed) without the circuit breaker.
 #[tokio::test(start_paused = true)]
 async fn hung_store_delays_only_one_caller() {
@@ -125,10 +131,7 @@ async fn queued_flight_asks_the_store_when_the_breaker_closes() {
         let node = server.node();
         silent.iter().for_each(|operation| node.always(*operation, Fault::Hangs));
         let guard = node.guard().store_timeout(250 * MS).max_fallback_fetches(1);
-        let stuck = tokio::spawn({
-            let guard = guard.clone();
-            async move { guard.fetch("stuck", std::future::pending::<Result<u64, Down>>).await }
-        });
+        let stuck = hold_permit(&guard);
         tokio::time::sleep(SECOND).await;
         let asked: Vec<_> = (0..20).map(|n| spawn_fetch(&guard, &origin, n % 10)).collect();
         tokio::time::sleep(500 * MS).await;
@@ -152,10 +155,7 @@ async fn caller_whose_request_fails_late_does_not_queue() {
     let node = FakeRedis::new().node();
     let guard = node.guard().store_timeout(250 * MS).max_fallback_fetches(1);
     node.always(Get, Fault::Hangs);
-    let stuck = tokio::spawn({
-        let guard = guard.clone();
-        async move { guard.fetch("stuck", std::future::pending::<Result<u64, Down>>).await }
-    });
+    let stuck = hold_permit(&guard);
     tokio::time::sleep(SECOND).await;
     node.heal();
     tokio::time::sleep(SECOND).await; // until the last probe that hangs is over
@@ -179,10 +179,7 @@ async fn caller_returns_from_the_queue_to_the_store_for_a_second() {
     let node = server.node();
     node.always(GetOrLease, Fault::Hangs);
     let guard = node.guard().store_timeout(250 * MS).max_fallback_fetches(1);
-    let stuck = tokio::spawn({
-        let guard = guard.clone();
-        async move { guard.fetch("stuck", std::future::pending::<Result<u64, Down>>).await }
-    });
+    let stuck = hold_permit(&guard);
     tokio::time::sleep(SECOND).await;
     let mut others = Vec::new();
     for key in 0..400_u64 {
@@ -313,12 +310,9 @@ async fn fail_closed_serves_a_stale_if_error_entry() {
 }
 
 /// A guard without a store. The returned task holds the only fallback permit while it lives.
-async fn with_no_free_permit() -> (StampedeGuard, JoinHandle<Result<i32, Error>>) {
+async fn with_no_free_permit() -> (StampedeGuard, JoinHandle<Result<u64, Error>>) {
     let guard = hanging().guard().max_fallback_fetches(1);
-    let stuck = {
-        let guard = guard.clone();
-        tokio::spawn(async move { guard.fetch("stuck", std::future::pending::<Result<i32, Down>>).await })
-    };
+    let stuck = hold_permit(&guard);
     tokio::time::sleep(SECOND).await;
     (guard, stuck)
 }
@@ -649,10 +643,7 @@ async fn caller_whose_reads_hang_leaves_the_queue_for_a_second() {
     let node = FakeRedis::new().node();
     let guard = node.guard().store_timeout(250 * MS).max_fallback_fetches(1);
     node.always(Get, Fault::Hangs);
-    let holds = tokio::spawn({
-        let guard = guard.clone();
-        async move { guard.fetch("holds", std::future::pending::<Result<u64, Down>>).await }
-    });
+    let holds = hold_permit(&guard);
     tokio::time::sleep(SECOND).await;
     let probing = tokio::spawn({
         let (guard, node) = (guard.clone(), node.clone());
@@ -685,10 +676,7 @@ async fn caller_whose_invalidation_is_refused_waits_for_a_permit() {
     node.always(Get, Fault::Hangs);
     node.always(Invalidate, Fault::Fails);
     guard.invalidate(1_u64).await.expect_err("refused");
-    let holds = tokio::spawn({
-        let guard = guard.clone();
-        async move { guard.fetch("holds", std::future::pending::<Result<u64, Down>>).await }
-    });
+    let holds = hold_permit(&guard);
     tokio::time::sleep(SECOND).await;
     let (queued, began) = (spawn_fetch(&guard, &origin, 1), Instant::now());
     tokio::time::sleep(300 * MS).await;

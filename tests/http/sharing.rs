@@ -7,6 +7,7 @@ use crate::{
     vary::field,
 };
 use axum::{
+    Router,
     extract::Request,
     http::{HeaderName, StatusCode},
     response::{AppendHeaders, IntoResponse, Response},
@@ -266,6 +267,15 @@ async fn a_304_does_not_serve_the_page_of_another_value() {
     }
 }
 
+/// Takes all 64 names of the page by values of this field, and waits until other values may replace the responses.
+async fn take_all_names(app: &Router, guard: &StampedeGuard, field: &str) {
+    for value in 0..500 {
+        ask(app, get_with("/page", &[(field, &value.to_string())])).await;
+    }
+    at_rest(guard).await;
+    time::advance(Duration::from_secs(1)).await;
+}
+
 /// One client takes all 64 names of a page for ten minutes. Seen to fail (200 calls) when its responses keep their names
 /// for as long as they are fresh.
 #[tokio::test(start_paused = true)]
@@ -274,11 +284,7 @@ async fn herds_are_coalesced_after_a_client_has_taken_all_names() {
     let app = site(&origin, |request, _| ([("cache-control", "max-age=600")], field(request, "x-unknown").to_owned()));
     let app = app.layer(guard.clone());
     let by = |value: usize| ask(&app, get_with("/page", &[("x-unknown", &value.to_string())]));
-    for value in 0..500 {
-        by(value).await;
-    }
-    at_rest(&guard).await;
-    time::advance(Duration::from_secs(1)).await;
+    take_all_names(&app, &guard, "x-unknown").await;
     let flooded = origin.calls();
     for value in 1000..1010 {
         let asked: Vec<_> = (0..20).map(|_| by(value)).collect();
@@ -303,11 +309,7 @@ async fn failures_at_taken_names_block_no_other_value() {
         });
         let app = app.layer(guard.clone());
         let by = |user: String| ask(&app, get_with("/page", &[("x-user", &user)]));
-        for user in 0..500 {
-            by(user.to_string()).await;
-        }
-        at_rest(&guard).await;
-        time::advance(Duration::from_secs(1)).await;
+        take_all_names(&app, &guard, "x-user").await;
         for user in 0..300 {
             by(format!("bad{user}")).await;
             at_rest(&guard).await;
@@ -329,15 +331,10 @@ async fn a_stated_404_takes_a_name_as_a_page_does() {
         (status, [("cache-control", "max-age=60")], user)
     });
     let app = app.layer(guard.clone());
-    let by = |user: String| ask(&app, get_with("/page", &[("x-user", &user)]));
-    for user in 0..500 {
-        by(user.to_string()).await;
-    }
-    at_rest(&guard).await;
-    time::advance(Duration::from_secs(1)).await;
+    take_all_names(&app, &guard, "x-user").await;
     let flooded = origin.calls();
     for _ in 0..10 {
-        assert_eq!(by("gone".to_owned()).await.text(), "gone");
+        assert_eq!(ask(&app, get_with("/page", &[("x-user", "gone")])).await.text(), "gone");
         at_rest(&guard).await;
     }
     assert_eq!(origin.calls() - flooded, 1);
