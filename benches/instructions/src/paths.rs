@@ -202,7 +202,10 @@ pub(crate) async fn row() -> Result<Row, Infallible> {
 /// Returns a guard over an emptied Redis, so that every miss is one.
 pub(crate) async fn over_redis(url: &str) -> StampedeGuard {
     let client = redis::Client::open(url).expect("the URL is well-formed");
-    let mut connection = client.get_multiplexed_async_connection().await.expect("the server is up");
+    // A process under callgrind that runs beside others needs more than the default timeouts, as `guard` does.
+    let patient = redis::AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+    let connection = client.get_multiplexed_async_connection_with_config(&patient).await;
+    let mut connection = connection.expect("the server is up");
     let () = redis::cmd("FLUSHALL").query_async(&mut connection).await.expect("the server is up");
     guard(client)
 }
