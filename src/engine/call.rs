@@ -46,8 +46,6 @@ pub(crate) type Spawn<'a> = fn(&Engine, BoxFuture<'a, ()>);
 /// One request for one key, over all its attempts.
 pub(super) struct Call<'a> {
     lookup: Lookup,
-    /// What a lookup has found that this call has not evaluated yet: its own first one, or that of a leader.
-    found: Option<Found>,
     policy: Policy,
     fetch: FetchSlot<'a>,
     /// `None`: a fetch runs within its caller.
@@ -89,25 +87,17 @@ fn done<'s>(attempt: Attempt) -> BoxFuture<'s, Attempt> {
 }
 
 impl<'a> Call<'a> {
-    /// `found`: what a lookup has found already. `requested_at`: when the request began.
-    pub(super) fn new(
-        lookup: Lookup,
-        found: Option<Found>,
-        requested_at: Instant,
-        policy: Policy,
-        spawn: Option<Spawn<'a>>,
-        fetch: FetchSlot<'a>,
-    ) -> Self {
+    pub(super) fn new(lookup: Lookup, policy: Policy, spawn: Option<Spawn<'a>>, fetch: FetchSlot<'a>) -> Self {
+        let requested_at = Timestamp::of(lookup.requested_at);
         Self {
-            wait_until: clock::after(requested_at, lookup.resource.config.wait_timeout()),
+            wait_until: clock::after(lookup.requested_at, lookup.resource.config.wait_timeout()),
             active_fetches: ACTIVE_FETCHES.try_with(Clone::clone).unwrap_or_default(),
             lookup,
-            found,
             policy,
             fetch,
             spawn,
-            requested_at: Timestamp::of(requested_at),
-            asked: Timestamp::of(requested_at),
+            requested_at,
+            asked: requested_at,
             wait_edge: None,
             has_waited: false,
             incomplete_only: false,
@@ -128,7 +118,7 @@ impl<'a> Call<'a> {
             let took = || Timestamp::now().since(self.requested_at);
             let Resource { config, key, front_end, .. } = &self.lookup.resource;
             telemetry::record_status(status);
-            telemetry::answered(&config.meter, key, *front_end, status, fetched, took);
+            telemetry::answered(&config.meter, key.into(), *front_end, status, fetched, &took);
             (answer, status)
         })
     }
@@ -175,7 +165,7 @@ impl<'a> Call<'a> {
         if self.resource().config.bypass {
             return Attempt::Alone(BypassReason::Disabled);
         }
-        if self.local.is_none() && self.found.is_none() {
+        if self.local.is_none() && self.lookup.found.is_none() {
             self.lookup.predict(&*self.policy);
         }
         if self.is_in_own_fetch() {
@@ -187,7 +177,7 @@ impl<'a> Call<'a> {
                 None => self.enter(Scope::Local, mode, None).await,
             };
         }
-        let found = match self.found.take() {
+        let found = match self.lookup.found.take() {
             Some(found) => found,
             None => {
                 if let Some(waiter) = self.lookup.join_flight(&*self.policy, self.criteria()) {

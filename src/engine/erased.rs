@@ -37,10 +37,6 @@ impl<'a> FetchSlot<'a> {
         F: FnOnce(FetchMode, Arc<Resource>) -> Fut + Send + 'a,
         Fut: Future<Output = FetchHead<R>> + Send + 'a,
     {
-        let boxed = |FetchHead { response, sharing, is_inconclusive, completion }| {
-            let response: AnyAnswer = Box::new(response);
-            Box::new(FetchHead { response, sharing, is_inconclusive, completion })
-        };
         let fetch: BoxFetch<'a> = Box::new(move |mode, resource| Box::pin(fetch(mode, resource).map(boxed)));
         Self(Arc::new(Mutex::new(Some(fetch))))
     }
@@ -64,6 +60,11 @@ impl<'a> FetchSlot<'a> {
     pub(super) fn has_begun(&self) -> bool {
         self.0.lock().is_none()
     }
+}
+
+fn boxed<R: Send + 'static>(head: FetchHead<R>) -> Box<FetchHead<AnyAnswer>> {
+    let FetchHead { response, sharing, is_inconclusive, completion } = head;
+    Box::new(FetchHead { response: Box::new(response), sharing, is_inconclusive, completion })
 }
 
 /// A policy whose answers are boxed. If its caller refreshes, no stored value answers it, not even if the fetch fails.

@@ -10,13 +10,14 @@ use super::{
 };
 use crate::{
     cache_status::CacheStatus,
-    clock::Timestamp,
+    clock::{self, Timestamp},
     outage_cache::{NotStored, OutageCache},
     policy::status_of,
     store::entry::Entry,
     telemetry,
 };
 use std::{iter, mem};
+use tokio::time::Instant;
 
 /// The lookup of one caller, at the cache key that the redirects have led to so far.
 ///
@@ -31,6 +32,10 @@ pub(super) struct Lookup {
     remembered: usize,
     /// The [number](crate::versions::Versions::now) at which the last read began.
     begun: u64,
+    /// When the request began.
+    pub(super) requested_at: Instant,
+    /// What the call has not evaluated yet: the result of its first lookup, or that of a leader.
+    pub(super) found: Option<Found>,
 }
 
 /// What the outage cache has for a caller.
@@ -45,7 +50,7 @@ pub(super) enum KeptResult {
 impl Lookup {
     pub(super) fn new(resource: Resource) -> Self {
         let begun = resource.engine.versions.now();
-        Self { resource, redirects: Vec::new(), remembered: 0, begun }
+        Self { resource, redirects: Vec::new(), remembered: 0, begun, requested_at: clock::now(), found: None }
     }
 
     /// Returns to the last cache key that was confirmed, and follows the redirects that are remembered from there. A
@@ -74,17 +79,14 @@ impl Lookup {
         (!is_settled).then_some(waiter)
     }
 
-    /// The first lookup of a call. `None` if the call must look at flights or enclosing fetches first, or reads nothing.
-    pub(super) async fn first(&mut self, policy: &dyn ReusePolicy) -> Option<Found> {
+    /// Begins a call. Returns `false` if it must look at flights or enclosing fetches before it reads, or reads nothing.
+    pub(super) fn reads_first(&mut self, policy: &dyn ReusePolicy) -> bool {
         let is_nested = || ACTIVE_FETCHES.try_with(|active| !active.is_empty()).unwrap_or_default();
         if self.resource.config.bypass || is_nested() {
-            return None;
+            return false;
         }
         self.predict(policy);
-        if self.remembered == 0 && self.resource.engine.flights.has(&self.resource.key) {
-            return None;
-        }
-        Some(self.read(policy).await)
+        self.remembered > 0 || !self.resource.engine.flights.has(&self.resource.key)
     }
 
     /// Reads the entry, and the remembered redirects that lead to it. Stays at the first cache key whose redirect has

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     cache_status::CacheStatus,
-    clock::{self, Timestamp},
+    clock::Timestamp,
     config::Config,
     key::CacheKeyRef,
     policy::status_of,
@@ -53,7 +53,7 @@ impl Engine {
             match policy.evaluate(&entry, now) {
                 Reuse::Redirect(next) => redirect = Some(next),
                 Reuse::Serve(answer) => {
-                    telemetry::answered(&config.meter, key, front_end, CacheStatus::Hit, false, || Duration::ZERO);
+                    telemetry::answered(&config.meter, key, front_end, CacheStatus::Hit, false, &|| Duration::ZERO);
                     if config.near.is_some() {
                         telemetry::near_hit(&config.meter);
                     }
@@ -76,43 +76,43 @@ impl Resource {
     /// Cancel safe with [`IN_A_TASK`]: a fetch started by this future keeps running, and a fetch that it joined is
     /// unaffected. Without it, a fetch runs within its caller, so that it may borrow. Dropping the future then drops a
     /// fetch that it started, and the next waiter takes over with its own fetch.
-    ///
-    /// PERF: not an `async fn`, which reserves room for its arguments twice.
-    pub(crate) fn resolve<'a, R, P, F, Fut>(
+    pub(crate) fn resolve<'a, R, F, Fut>(
         self,
-        policy: P,
+        policy: impl Answers<R> + 'static,
         spawn: Option<Spawn<'a>>,
         fetch: F,
     ) -> impl Future<Output = (R, CacheStatus)> + Send
     where
         R: Send + 'static,
-        P: Answers<R> + 'static,
         F: FnOnce(FetchMode, Arc<Self>) -> Fut + Send + 'a,
         Fut: Future<Output = FetchHead<R>> + Send + 'a,
     {
+        // PERF: not one block, which would hold the lookup and the fetch beside the call.
+        self.first(policy).then(move |first| match first {
+            Ok(hit) => Either::Left(ready(hit)),
+            Err((lookup, policy)) => Either::Right(call(lookup, Erased::new(policy, 0), spawn, FetchSlot::new(fetch))),
+        })
+    }
+
+    /// Looks up the entry. PERF: compiled once per type of a value, not once per fetch. Not an `async fn`, which reserves
+    /// room for its arguments twice.
+    fn first<R, P: Answers<R>>(self, policy: P) -> impl Future<Output = Result<(R, CacheStatus), (Lookup, P)>> + Send {
         let mut lookup = Lookup::new(self);
-        let first = async move {
-            let requested_at = clock::now();
-            let found = lookup.first(&policy).await;
-            if let Some(Ok(Some(entry))) = &found {
+        async move {
+            if lookup.reads_first(&policy) {
+                lookup.found = Some(lookup.read(&policy).await);
+            }
+            if let Some(Ok(Some(entry))) = &lookup.found {
                 let now = Timestamp::now();
                 if let Reuse::Serve(answer) = policy.evaluate(entry, now) {
                     let Self { config, key, front_end, .. } = &lookup.resource;
-                    let (status, took) = (status_of(entry, now), || now.since(Timestamp::of(requested_at)));
-                    telemetry::answered(&config.meter, key, *front_end, status, false, took);
+                    let (status, took) = (status_of(entry, now), || now.since(Timestamp::of(lookup.requested_at)));
+                    telemetry::answered(&config.meter, key.into(), *front_end, status, false, &took);
                     return Ok((answer, status));
                 }
             }
-            let (policy, slot) = (Erased::new(policy, 0), FetchSlot::new(fetch));
-            Err((Call::new(lookup, found, requested_at, policy.clone(), spawn, slot), policy))
-        };
-        // PERF: not one block, which would hold the lookup and the fetch beside the call.
-        first.then(|first| match first {
-            Ok(hit) => Either::Left(ready(hit)),
-            Err((call, policy)) => {
-                Either::Right(call.run().map(move |(answer, status)| (policy.restore(answer), status)))
-            }
-        })
+            Err((lookup, policy))
+        }
     }
 
     /// Resolves the key with a fetch that begins from now on: one of this caller, or of another caller since
@@ -127,9 +127,8 @@ impl Resource {
         F: FnOnce(FetchMode, Arc<Self>) -> Fut + Send + 'static,
         Fut: Future<Output = FetchHead<R>> + Send + 'static,
     {
-        let (policy, fetch) = (Erased::new(policy, self.engine.versions.next()), FetchSlot::new(fetch));
-        let call = Call::new(Lookup::new(self), None, clock::now(), policy.clone(), IN_A_TASK, fetch);
-        call.run().map(move |(answer, status)| (policy.restore(answer), status))
+        let policy = Erased::new(policy, self.engine.versions.next());
+        call(Lookup::new(self), policy, IN_A_TASK, FetchSlot::new(fetch))
     }
 
     /// Resolves the key from the store, without a fetch and without waiting for one. An entry that may be served while
@@ -152,7 +151,7 @@ impl Resource {
     }
 
     async fn answer_from_store(self, policy: Policy) -> Result<Option<(AnyAnswer, CacheStatus)>, StoreError> {
-        let (requested_at, mut lookup) = (Timestamp::now(), Lookup::new(self));
+        let mut lookup = Lookup::new(self);
         let found = lookup.find(&*policy).await;
         let now = Timestamp::now();
         let answer = match lookup.consult_outage_cache(&policy, &found) {
@@ -163,7 +162,8 @@ impl Resource {
         if let Some((_, status)) = answer {
             let Self { config, key, front_end, .. } = &lookup.resource;
             telemetry::record_status(status);
-            telemetry::answered(&config.meter, key, *front_end, status, false, || now.since(requested_at));
+            let took = || now.since(Timestamp::of(lookup.requested_at));
+            telemetry::answered(&config.meter, key.into(), *front_end, status, false, &took);
         }
         Ok(answer)
     }
@@ -172,4 +172,15 @@ impl Resource {
     pub(crate) fn to_primary(&self) -> Self {
         Self { key: self.key.to_primary(), ..self.clone() }
     }
+}
+
+/// Goes on with a call, which does not know the types of the front end.
+fn call<'a, R: Send + 'static>(
+    lookup: Lookup,
+    policy: Arc<Erased<impl Answers<R> + 'static, R>>,
+    spawn: Option<Spawn<'a>>,
+    fetch: FetchSlot<'a>,
+) -> impl Future<Output = (R, CacheStatus)> + Send {
+    let call = Call::new(lookup, policy.clone(), spawn, fetch);
+    call.run().map(move |(answer, status)| (policy.restore(answer), status))
 }

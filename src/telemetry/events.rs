@@ -125,15 +125,14 @@ table!(events);
 /// may replace its failed fetch, or come before its refresh.
 ///
 /// PERF: `took` is called only if its result is used, because reading a clock is a large part of the cost of a hit.
-pub(crate) fn answered<'a>(
+pub(crate) fn answered(
     meter: &Meter,
-    key: impl Into<CacheKeyRef<'a>>,
+    key: CacheKeyRef<'_>,
     front_end: FrontEnd,
     status: CacheStatus,
     fetched: bool,
-    took: impl Fn() -> Duration,
+    took: &dyn Fn() -> Duration,
 ) {
-    let key: CacheKeyRef<'a> = key.into();
     meter.counters.count(|stripe| stripe.answers(status));
     metric!(meter.requests[front_end as usize * CacheStatus::NAMES.len() + status as usize]);
     let is_saved = !fetched && matches!(status, CacheStatus::Hit | CacheStatus::Stale | CacheStatus::Coalesced);

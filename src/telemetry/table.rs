@@ -36,7 +36,7 @@ macro_rules! table {
                 /// Answers with [`CacheStatus::Rejected`](crate::CacheStatus::Rejected). They include waiters that
                 /// got the error of a failed fetch. Overload alone is [`overloaded`](crate::Stats::overloaded).
                 rejected = Rejected;
-                { log_answer(meter, key, front_end: FrontEnd, status: CacheStatus, took: impl Fn() -> Duration) DEBUG "answered"
+                { log_answer(meter, key, front_end: FrontEnd, status: CacheStatus, took: &dyn Fn() -> Duration) DEBUG "answered"
                     [front_end = front_end.as_str(), status = status.as_str(), took = ?took()] };
                 { stored(meter, key, kind: Kind) DEBUG "stored" [?kind] };
                 /// Fills that came too late and were refused by the store.

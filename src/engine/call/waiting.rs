@@ -210,7 +210,7 @@ impl<'a> Call<'a> {
             },
             Progress::Found(found) => {
                 // Also if a local leader has found it, which this call would ask again otherwise.
-                (self.has_waited, self.found, self.local) = (true, Some(found), None);
+                (self.has_waited, self.lookup.found, self.local) = (true, Some(found), None);
                 Attempt::Again
             }
             Progress::Filled(fill_set) => self.on_filled(&fill_set),
