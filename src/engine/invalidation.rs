@@ -179,29 +179,38 @@ impl Resource {
         self.key.to_invalidated().invalidated()
     }
 
-    /// Reads by this call. `None` if the store may have had no entry of this cache key at a moment after the call,
-    /// because it has acknowledged its pending invalidation instead. The caller then asks for the lease.
+    /// Asks the store by this call. Its answer does not count if an invalidation of this cache key was pending meanwhile, or
+    /// if the resource has changed. Then sends the invalidation, unless it is acknowledged by now, and asks again.
     ///
-    /// Looks again after the read, which may have met another server than the one with the acknowledged invalidation.
-    /// What is invalidated from now on may be read by this call.
+    /// Looks again after the answer, which may have come from another server than the one with the acknowledged
+    /// invalidation. What is invalidated from now on does not concern this call.
     ///
-    /// PERF: one load if nothing was invalidated recently. The future of the read is made in its place, not moved there.
+    /// PERF: one load if nothing was invalidated recently. The future of the question is made in its place, not moved there.
     pub(super) async fn settled<T, R: Future<Output = Result<T, StoreError>>>(
         &self,
         key: &CacheKey,
-        read: impl FnOnce() -> R,
-    ) -> Result<Option<T>, StoreError> {
-        let Engine { invalidations, versions, .. } = &*self.engine;
-        let begun = (!invalidations.is_empty()).then(|| versions.now());
+        ask: impl Fn() -> R,
+    ) -> Result<T, StoreError> {
+        let begun = (!self.engine.invalidations.is_empty()).then(|| self.engine.versions.now());
         if begun.is_none() || !self.is_unsettled(key) {
-            let found = read().await?;
-            // If an invalidation was repeated meanwhile, the read may have come first.
-            if begun.is_none_or(|begun| !self.is_unsettled(key) && versions.counts(&self.key, begun)) {
-                return Ok(Some(found));
+            let answer = ask().await?;
+            // If an invalidation was repeated meanwhile, the question may have come first.
+            if begun.is_none_or(|begun| !self.is_unsettled(key) && self.engine.versions.counts(&self.key, begun)) {
+                return Ok(answer);
             }
         }
-        Box::pin(self.settle(key)).await?;
-        Ok(None)
+        Box::pin(async {
+            loop {
+                let connection = self.engine.store.connection(key);
+                self.settle(key).await?;
+                let answer = ask().await?;
+                // What was invalidated before is acknowledged, but only over this connection.
+                if self.engine.store.connection(key) == connection {
+                    return Ok(answer);
+                }
+            }
+        })
+        .await
     }
 
     /// Reports whether the store's answers about this cache key do not count now.
@@ -210,8 +219,8 @@ impl Resource {
         invalidations.concerns(key, |key| store.connection(key))
     }
 
-    /// Sends the pending invalidation of this cache key, or joins the attempt in flight. An error means that the cache key
-    /// was not read.
+    /// Sends the pending invalidation of this cache key, or joins the attempt in flight. An error means that no answer
+    /// about the cache key counts.
     async fn settle(&self, key: &CacheKey) -> Result<(), StoreError> {
         self.repeat_lost(None);
         self.check_breaker(Access::Write)?;

@@ -38,7 +38,7 @@ impl Resource {
         }
         let terms = |max_age| ReadTerms::new(&self.engine.versions, max_age);
         let read = || self.read(|max_age| self.engine.store.get_shared(&self.key, terms(max_age)));
-        Ok(self.settled(&self.key, read).await?.unwrap_or_else(|| (None, self.engine.versions.now())))
+        self.settled(&self.key, read).await
     }
 
     /// Reads entries of one resource at one moment. Returns them with the number at which the read began.
@@ -49,8 +49,7 @@ impl Resource {
             _ => store.get_all(keys),
         };
         // The other cache keys are variants, to which the entry of the first one leads.
-        let found = self.settled(&keys[0], || self.read(read)).await?;
-        Ok((found.unwrap_or_else(|| vec![None; keys.len()]), begun))
+        Ok((self.settled(&keys[0], || self.read(read)).await?, begun))
     }
 
     /// Sends a read if the breaker allows it. If the store was only late, and the caller's deadline has not passed,
@@ -76,18 +75,8 @@ impl Resource {
             let answer = self.engine.store.get_or_lease(&self.key, request);
             self.with_timeout(Access::Write, StoreOperation::GetOrLease, answer)
         };
-        loop {
-            let connection = self.engine.store.connection(&self.key);
-            if let Some(reply) = self.settled(&self.key, ask).await? {
-                return Ok(reply);
-            }
-            // If the lease was granted, the invalidation has dropped it. What is invalidated from now on does not concern this
-            // call, and what was before is acknowledged, but only over this connection.
-            let reply = ask().await?;
-            if self.engine.store.connection(&self.key) == connection {
-                return Ok(reply);
-            }
-        }
+        // If the lease of a first question was granted, the invalidation has dropped it.
+        self.settled(&self.key, ask).await
     }
 
     /// Fills the entry. A fill that fails is sent again for as long as a lease lives, unless the store has refused it.

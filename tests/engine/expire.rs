@@ -6,7 +6,7 @@ use crate::{
 };
 use futures_util::future::join_all;
 use stampede_guard::{
-    Cache, ErrorKind, FetchContext, FetchOutcome, MemoryStore, Policy, StampedeGuard,
+    Cache, ErrorKind, FetchContext, FetchOutcome, MemoryStore, NearCacheConfig, Policy, StampedeGuard,
     testing::{FakeRedis, Fault, Operation::Invalidate},
 };
 use std::sync::Arc;
@@ -136,6 +136,22 @@ async fn expiry_beside_a_pending_invalidation_invalidates() {
     cache.expire(7).await.expect("acknowledged");
     assert!(!server.holds(("user", 7)));
     assert_eq!(cache.fetch(7, async || Ok::<_, Down>(2)).await.expect("a value"), 2);
+}
+
+/// Seen to fail (`None`) if the store is not read again after the expiry.
+#[tokio::test(start_paused = true)]
+async fn get_beside_an_expiry_returns_the_expired_value() {
+    let server = FakeRedis::new();
+    let (plain, near) = (server.node(), server.node());
+    let near_cache = NearCacheConfig::max_bytes(1 << 20);
+    for (node, guard) in [(&plain, plain.guard()), (&near, near.guard().near_cache(near_cache))] {
+        let cache = with_windows(&guard);
+        cache.put(7, 1).await.expect("stored");
+        node.once(Invalidate, Fault::ReplyDelayed(50 * MS));
+        let (expired, found) = tokio::join!(cache.expire(7), cache.get(7));
+        expired.expect("acknowledged");
+        assert_eq!(found.expect("an answer"), Some(1));
+    }
 }
 
 /// An expiry that the store may have executed or not is pending, and drops the value in the end.

@@ -138,3 +138,27 @@ async fn near_copy_is_not_served_while_its_invalidation_is_pending() {
     assert_eq!(guard.health().pending_invalidations, 1);
     assert_eq!(users.get(7).await.expect("an answer"), None, "its invalidation is pending");
 }
+
+/// The fill of a refresh ends the copies of each clone, while a read is in flight.
+///
+/// Seen to fail (`None`) if the store is not read again.
+#[tokio::test(start_paused = true)]
+async fn get_beside_a_refresh_returns_a_value() {
+    let node = FakeRedis::new().node();
+    let guard = node.guard();
+    let _near = guard.clone().near_cache(NearCacheConfig::max_bytes(1 << 20));
+    let users = guard.cache::<u32>("user");
+    users.invalidate(8).await.expect("acknowledged"); // from now on each read is checked
+    users.put(7, 1).await.expect("stored");
+    let refresh = users.refresh(7, async || {
+        sleep(20 * MS).await;
+        Ok::<_, Down>(2)
+    });
+    let get = async {
+        sleep(10 * MS).await;
+        node.once(Get, Fault::ReplyDelayed(50 * MS));
+        users.get(7).await.expect("an answer")
+    };
+    let (refreshed, found) = tokio::join!(refresh, get);
+    assert_eq!((refreshed.expect("a value"), found), (2, Some(2)));
+}
