@@ -171,3 +171,27 @@ const OTHER_SERVER: (ErrorKind, &str) =
     (ErrorKind::Client, "the tracked connection leads to another server than the data connection");
 /// Maximum time for the reply that confirms the connection.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{redis::connection::endpoint::IntoEndpoint, store::wake::WakeRegistry};
+
+    /// The clock of the server was set back by ten seconds. Only a lease shows it, which the data link gets. All entries
+    /// would be from the future for the reads, and each request would fetch.
+    ///
+    /// Seen to fail when each link has a clock of its own.
+    #[tokio::test]
+    async fn tracked_reads_follow_the_clock_that_the_data_link_learns() {
+        let server = redis::Client::open("redis://127.0.0.1/").expect("a URL").into_endpoint();
+        let (data, _) = server.connect(introduction(&[]), Arc::new(WakeRegistry::new()), true);
+        let (feed, source) = (Arc::new(InvalidationFeed::new(Arc::default())), server.server().expect("one server"));
+        let tracked = TrackedReads::new(source, data.clone(), Arc::default(), feed, CHECK_TIMEOUT);
+        let learnt = [&data, &tracked.reads.link].map(|link| link.clock(&String::new));
+        let now = Timestamp::now();
+        for stamp in [1_010_000_000, 1_000_000_000] {
+            learnt[0].learn(stamp, now, now);
+            assert_eq!(learnt[1].offset(), learnt[0].offset());
+        }
+    }
+}

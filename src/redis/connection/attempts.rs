@@ -5,6 +5,7 @@
 //! because the last error answers meanwhile. A success ends it for all connections.
 
 use super::{
+    clock::ServerClock,
     error_class::{ErrorClass, Misconfiguration, class},
     log::ConnectionLog,
 };
@@ -17,6 +18,8 @@ use tokio::time::{Instant, timeout};
 pub(in crate::redis) struct Attempts {
     /// The log of the connections, which all servers of an endpoint share.
     pub(in crate::redis) log: Arc<ConnectionLog>,
+    /// The clock of the server. Each link learns from it when it connects, and the data link from each lease.
+    pub(super) clock: Arc<ServerClock>,
     last_failure: Mutex<Option<Failure>>,
 }
 

@@ -87,11 +87,10 @@ pub(in crate::redis) struct Reconnecting<C: Connect> {
     connect: Arc<C>,
     /// The first commands on every new connection: an [`introduction`](super::script::introduction).
     introduction: Arc<Pipeline>,
-    clock: Arc<ServerClock>,
     /// Twice the number of the attempt that has last made connections, and 1 more if reads have one of their own.
     connected: Arc<AtomicU64>,
     attempt: Mutex<ConnectAttempt<C::Connection>>,
-    /// The attempts of all links to the server.
+    /// The attempts of all links to the server, and its clock.
     pub(super) attempts: Arc<Attempts>,
 }
 
@@ -117,7 +116,7 @@ struct ConnectAttempt<C> {
 impl<C: Connect> Reconnecting<C> {
     pub(in crate::redis) fn new(connect: Arc<C>, introduction: Arc<Pipeline>, attempts: Arc<Attempts>) -> Self {
         let attempt = Mutex::new(ConnectAttempt::new(0, 0));
-        Self { connect, introduction, clock: Arc::default(), connected: Arc::default(), attempt, attempts }
+        Self { connect, introduction, connected: Arc::default(), attempt, attempts }
     }
 
     /// Reports whether there is a connection. Otherwise begins to connect, in the background.
@@ -144,12 +143,12 @@ impl<C: Connect> Reconnecting<C> {
                 return (connections.clone(), attempt.number);
             }
         }
-        let (connect, introduction, clock) = (self.connect.clone(), self.introduction.clone(), self.clock.clone());
+        let (connect, introduction) = (self.connect.clone(), self.introduction.clone());
         let number = LAST_ATTEMPT.fetch_add(1, Relaxed) + 1;
         *attempt = ConnectAttempt::new(number, lead);
         let (attempts, connected) = (self.attempts.clone(), self.connected.clone());
         let task = AbortOnDropHandle::new(tokio::spawn(async move {
-            let made = establish(&*connect, &introduction, &clock, &attempts).await;
+            let made = establish(&*connect, &introduction, &attempts).await;
             match &made {
                 // An earlier attempt may end later.
                 Ok(made) => _ = connected.fetch_max(number * 2 + u64::from(made.reads.is_some()), Relaxed),
@@ -301,7 +300,7 @@ impl<C: Connect> CommandLink for Reconnecting<C> {
     }
 
     fn clock(&self, _: &dyn Fn() -> String) -> Arc<ServerClock> {
-        self.clock.clone()
+        self.attempts.clock.clone()
     }
 }
 
@@ -346,7 +345,6 @@ async fn reply_to_last<C: ConnectionLike>(pipeline: &Pipeline, connection: &mut 
 async fn establish<C: Connect>(
     connect: &C,
     introduction: &Pipeline,
-    clock: &ServerClock,
     attempts: &Attempts,
 ) -> RedisResult<Arc<Connections<C::Connection>>> {
     // Without the introduction: a connection that repairs itself has pauses of its own.
@@ -361,7 +359,7 @@ async fn establish<C: Connect>(
                 false => attempts.log.accepted(),
             }
             if let Some(time) = replies.last() {
-                clock.learn_time(time, sent, Timestamp::now());
+                attempts.clock.learn_time(time, sent, Timestamp::now());
             }
         }
         Err(error) if class(&error) == ErrorClass::Disconnected || error.is_timeout() => return Err(error),
