@@ -78,16 +78,14 @@ impl Resource {
             // Without the stamp of its lease, because the value may be older than a refresh that waits.
             let meta = Meta::new(Kind::Value, permit.token(), Timestamp::now());
             let fill_set = FillSet::new(meta, store_as, payload, &[]);
-            let can_keep = self.can_keep(&fill_set);
-            let request = LeaseRequest::new(meta.id, self.config.lease_ttl);
-            let leaves = if can_keep { Leaves::Lease(request) } else { Leaves::Nothing };
+            let leaves = Leaves::Lease(LeaseRequest::new(meta.id, self.config.lease_ttl));
             let lease = self.request_invalidation(leaves).await.map_err(not_stored)?;
             permit.right = lease.map_or(FillRight::None, FillRight::Lease);
             if let Some(lease) = lease {
                 self.fill(FillCondition::Lease(lease), &fill_set).await.map_err(not_stored)?;
                 permit.right = FillRight::None;
             }
-            can_keep.then_some(()).ok_or_else(Error::uncacheable)
+            Ok(())
         });
         put.await.unwrap_or_else(|dropped| Err(not_stored(StoreError::new(dropped))))
     }

@@ -11,7 +11,7 @@ use crate::{
     clock::{self, Timestamp},
     key::CacheKey,
     store::{
-        entry::Entry,
+        entry::{Entry, Kind, Meta, Payload},
         error::{Answer, StoreError},
         lease::{FailureMarker, FillOutcome, Lease, LeaseReply, LeaseRequest, LeaseStatus, Leaves},
         port::FillCondition,
@@ -106,6 +106,12 @@ impl Resource {
             }
         }
         outcome
+    }
+
+    /// Reports whether the store has room for an entry with this payload. Counts it if not.
+    pub(crate) fn has_room_for(&self, payload: &Payload) -> bool {
+        let meta = Meta::new(Kind::Value, Token::unique(Inbox::unique()), Timestamp::now());
+        self.can_keep(&Entry::new(meta, payload.clone()).into())
     }
 
     /// Reports whether the store has room for the entry. Counts it if not.

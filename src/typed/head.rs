@@ -81,7 +81,7 @@ impl<C> TypedFetch<C> {
         };
         let renews = outcome.renewal();
         let policy = self.policy.as_deref().unwrap_or(&config.policy).of_result(codec.is_none(payload.bytes()));
-        let fits = fits::<V>(config, &payload);
+        let fits = fits::<V>(resource, &payload);
         let lifetimes = fresh_for
             .filter(|_| fits)
             .map(|given| given.map_or(policy, |given| policy.lifetime(given)).lifetimes(None, clock::random_unit()));
@@ -100,12 +100,12 @@ impl<C> TypedFetch<C> {
 }
 
 /// Reports whether the payload of a value may be stored.
-fn fits<V>(config: &Config, payload: &Payload) -> bool {
-    let fits = payload.size() <= config.max_payload;
+fn fits<V>(resource: &Resource, payload: &Payload) -> bool {
+    let fits = payload.size() <= resource.config.max_payload;
     if !fits {
-        telemetry::too_large_to_store(&config.meter, type_name::<V>());
+        telemetry::too_large_to_store(&resource.config.meter, type_name::<V>());
     }
-    fits
+    fits && resource.has_room_for(payload)
 }
 
 fn failed<A>(config: &Config, cause: BoxError) -> FetchHead<Result<A, Error>> {

@@ -3,10 +3,13 @@
 use crate::Down;
 use futures_util::future::join_all;
 use stampede_guard::{
-    Codec, MemoryStore, NearCacheConfig, StampedeGuard,
+    Codec, ErrorKind, FetchOutcome, MemoryStore, NearCacheConfig, StampedeGuard,
     testing::{FakeRedis, Origin},
 };
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::{
+    sync::atomic::{AtomicUsize, Ordering::SeqCst},
+    time::Duration,
+};
 use tokio::task::yield_now;
 
 /// An origin whose value has this many bytes.
@@ -60,6 +63,22 @@ async fn value_too_large_for_the_store_is_counted_and_marked() {
     small.asked_by(&guard).await;
     small.asked_by(&guard).await;
     assert_eq!((small.calls.load(SeqCst), guard.stats().hits), (1, 1), "the value has replaced the marker");
+}
+
+/// Seen to fail (ten seconds) when only the leader asked whether the store has room.
+#[tokio::test]
+async fn value_too_large_for_the_store_is_fresh_for_no_time() {
+    let guard = StampedeGuard::new(MemoryStore::with_max_bytes(1 << 20)).max_payload(4 << 20);
+    let texts = guard.cache::<String>("text");
+    let load = async |_| {
+        yield_now().await; // the other caller joins
+        Ok::<_, Down>(FetchOutcome::new("x".repeat(2_000_000)))
+    };
+    for answer in join_all((0..2).map(|_| texts.entry("k").answer(load))).await {
+        assert_eq!(answer.expect("a value").fresh_for(), Duration::ZERO);
+    }
+    assert_eq!((guard.stats().coalesced, guard.stats().too_large), (1, 1));
+    assert_eq!(texts.put("k", "x".repeat(2_000_000)).await.expect_err("no room").kind(), ErrorKind::Uncacheable);
 }
 
 #[tokio::test]
