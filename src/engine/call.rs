@@ -238,6 +238,25 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Decides how a caller goes on whose leader the store has not answered, or has refused. The outage cache is that of
+    /// the caller, because the clone of the leader may have other settings.
+    fn on_silence(&mut self, error: StoreError, waiter: &Waiter) -> Attempt {
+        let (reason, now) = (NotStored::because_of(&error), Timestamp::now());
+        let Resource { config, .. } = self.resource();
+        if let Some(kept) = self.resource().kept_result(&self.policy, reason, waiter.seen())
+            && let Some(answer) = self.policy.servable(&kept, now)
+        {
+            telemetry::outage_cache_hit(&config.meter);
+            return Attempt::Done(answer, status_of(&kept, now), false);
+        }
+        if config.on_store_failure == StoreFailure::FailClosed {
+            return self.stale_or_rejected(waiter.stale_candidate(), Error::store_down(error.into()));
+        }
+        self.local = Some(LeadMode::Local(Some(reason)));
+        self.unanswered = Some(waiter.state().clone());
+        Attempt::Again
+    }
+
     /// Joins the flight of the cache key, or opens it and leads it. Then waits for its outcome.
     fn enter(&mut self, scope: Scope, mode: LeadMode, seen: Option<Entry>) -> BoxFuture<'_, Attempt> {
         let Resource { engine, key, .. } = self.resource();

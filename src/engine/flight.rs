@@ -468,13 +468,8 @@ impl Flight {
 
     /// Leaves the table and publishes the result.
     pub(crate) fn complete(&self, state: Progress) {
-        self.unlist();
-        self.publish(state);
-    }
-
-    /// Leaves the table: the callers stay, and no other caller joins.
-    pub(crate) fn unlist(&self) {
         self.0.unlist();
+        self.publish(state);
     }
 
     pub(crate) fn state(&self) -> &Arc<FlightState> {

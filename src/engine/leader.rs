@@ -457,11 +457,6 @@ impl Leader {
         contained(deadline, on_slow, ACTIVE_FETCHES.scope(active_fetches, part))
     }
 
-    /// Returns the result of an earlier flight that was kept after the caller had asked the outage cache.
-    fn kept_result(&self, reason: NotStored) -> Option<Entry> {
-        self.resource.kept_result(&self.policy, reason, self.seen.as_ref())
-    }
-
     /// Answers the caller that opened the flight with the response of its fetch, if the caller is still there.
     fn answer(&mut self, response: AnyAnswer, status: CacheStatus, is_failure: bool) {
         if let Some(reply) = self.reply.take() {

@@ -3,7 +3,7 @@
 use crate::{Down, MS, SECOND, never, support::Origin};
 use futures_util::poll;
 use stampede_guard::{
-    FetchContext, FetchOutcome, OutageCacheConfig, Policy, StampedeGuard, StoreFailure, ToKey,
+    ErrorKind, FetchContext, FetchOutcome, OutageCacheConfig, Policy, StampedeGuard, StoreFailure, ToKey,
     testing::{
         FakeRedis, Fault, Node,
         Operation::{self, Fill, Get, GetOrLease, Release},
@@ -375,4 +375,29 @@ async fn late_waiter_gets_the_failure_of_the_local_flight() {
     guard.drain().await;
     late.await;
     assert_eq!(origin.calls(), 1);
+}
+
+/// Reads are answered, so that both clones wait for one leader, whose question for the lease is not.
+///
+/// Seen to fail (the kept value for each, and not counted) when the leader shares what its outage cache has.
+#[tokio::test(start_paused = true)]
+async fn clone_without_an_outage_cache_gets_no_kept_result() {
+    let off: [fn(StampedeGuard) -> StampedeGuard; 2] = [
+        |guard| guard.on_store_failure(StoreFailure::FailClosed),
+        |guard| guard.outage_cache(OutageCacheConfig::max_bytes(0)),
+    ];
+    for (turned_off, is_first) in off.into_iter().flat_map(|off| [(off, false), (off, true)]) {
+        let (_node, guard) = faulty(&[(GetOrLease, Fault::RequestLost)]);
+        let without = turned_off(guard.clone());
+        let ask = async |guard: &StampedeGuard, n: i32| guard.fetch("k", async move || Ok::<_, Down>(n)).await;
+        assert_eq!(ask(&guard, 1).await.expect("its own"), 1);
+        let (kept, other) = if is_first {
+            let (other, kept) = tokio::join!(ask(&without, 2), ask(&guard, 3));
+            (kept, other)
+        } else {
+            tokio::join!(ask(&guard, 3), ask(&without, 2))
+        };
+        assert_eq!((kept.expect("the kept result"), guard.stats().outage_cache_hits), (1, 1));
+        assert!(other.as_ref().is_ok_and(|n| *n == 2) || other.is_err_and(|error| error.kind() == ErrorKind::Store));
+    }
 }

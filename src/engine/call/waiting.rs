@@ -4,7 +4,7 @@ use super::{Attempt, Call, done};
 use crate::{
     cache_status::{BypassReason, CacheStatus},
     clock::{self, Timestamp},
-    config::{FailureClass, StoreFailure},
+    config::FailureClass,
     engine::{
         fill_set::FillSet,
         flight::{FlightState, Progress, Waiter},
@@ -13,7 +13,6 @@ use crate::{
         resource::Resource,
     },
     error::Error,
-    outage_cache::NotStored,
     store::{entry::SharedValue, error::BoxFuture},
     sync::alongside::Alongside,
     telemetry,
@@ -197,17 +196,7 @@ impl<'a> Call<'a> {
         // The fetch may have begun before this refresh was called.
         let is_early = waiter.state().begun() < self.policy.since() && !is_error;
         match if is_early { Progress::Abandoned } else { state } {
-            Progress::Found(Err(error)) => match self.resource().config.on_store_failure {
-                StoreFailure::FailOpen => {
-                    self.local = Some(LeadMode::Local(Some(NotStored::because_of(&error))));
-                    self.unanswered = Some(waiter.state().clone());
-                    Attempt::Again
-                }
-                // This caller fails closed too, so it does not try again as the leader.
-                StoreFailure::FailClosed => {
-                    self.stale_or_rejected(waiter.stale_candidate(), Error::store_down(error.into()))
-                }
-            },
+            Progress::Found(Err(error)) => self.on_silence(error, waiter),
             Progress::Found(found) => {
                 // Also if a local leader has found it, which this call would ask again otherwise.
                 (self.has_waited, self.lookup.found, self.local) = (true, Some(found), None);

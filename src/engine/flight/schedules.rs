@@ -173,7 +173,7 @@ fn waiters_learn_how_their_flight_ended() {
         |flight| flight.complete(private()),
         |flight| drop(flight),
         |flight| {
-            flight.unlist();
+            flight.state().unlist();
             flight.publish(private());
         },
         |flight| {
@@ -254,7 +254,8 @@ fn flight_begun_before_an_invalidation_is_not_joined() {
 /// Seen to fail when a flight removes its successor from the table.
 #[test]
 fn flight_that_was_unlisted_removes_no_newer_flight() {
-    let ends: [fn(Flight); 3] = [|flight| flight.complete(private()), |flight| drop(flight), |flight| flight.unlist()];
+    let ends: [fn(Flight); 3] =
+        [|flight| flight.complete(private()), |flight| drop(flight), |flight| flight.state().unlist()];
     explore(move || {
         let end = any(&ends);
         let flights = Arc::new(Flights::default());

@@ -85,12 +85,9 @@ impl Leader {
                     let error = resource.engine.recent_failures.error_of(&report, retry_in);
                     return Err(Progress::Unshared(Unshared::Error(error, FailureClass::OriginDown)));
                 }
-                Err(error) => match self.kept_result(NotStored::because_of(&error)) {
-                    Some(kept) => return Err(Progress::Found(Ok(Some(kept)))),
-                    // Asks again with a new token. A lease granted to the old one is released in the background.
-                    None if error.is_disconnected() && !mem::replace(&mut wait.was_disconnected, true) => continue,
-                    None => wait.on_silence(error, &resource.config)?,
-                },
+                // Asks again with a new token. A lease granted to the old one is released in the background.
+                Err(error) if error.is_disconnected() && !mem::replace(&mut wait.was_disconnected, true) => continue,
+                Err(error) => wait.on_silence(error, &resource.config)?,
             };
             // Without this the flights of a process would pile up while the key is invalidated again and again.
             if !self.flight.begin_pause() || !Box::pin(self.pause(pause, &mut permit.listener, breaker_changed)).await {
@@ -217,7 +214,8 @@ impl Leader {
     pub(super) async fn acquire_fallback(&self, reason: NotStored) -> Result<FillRight, Progress> {
         // A store that refuses to store may have a newer entry than the kept one, but none that this caller must get.
         let counts = |kept: &Entry| reason == NotStored::Unavailable || kept.meta().response_time >= self.requested_at;
-        if let Some(kept) = self.kept_result(reason).filter(counts) {
+        let kept = self.resource.kept_result(&self.policy, reason, self.seen.as_ref());
+        if let Some(kept) = kept.filter(counts) {
             return Err(Progress::Found(Ok(Some(kept))));
         }
         let fallback_permit = match self.outer_fetches.is_empty() {
