@@ -1,11 +1,11 @@
 //! Acquiring a lock: one attempt, polling, or waiting in the queue.
 
 use super::{
-    attempt::{Acquisition, Attempt, Busy, with_timeout},
+    attempt::{Acquisition, Attempt, Busy, check_ttl, with_timeout},
     client::{Notification, Registration, WaitHandle},
     error::{LockError, LockErrorKind},
     guard::LockGuard,
-    handle::{Lock, check_ttl},
+    handle::Lock,
     recipe::Queue,
 };
 use crate::{
@@ -82,18 +82,18 @@ impl Lock {
 }
 
 /// An acquisition of one lock under the settings of its handle.
-struct Acquire<'a> {
-    lock: &'a Lock,
+struct Acquire {
+    lock: Lock,
     name: Arc<str>,
     key: CacheKey,
 }
 
-impl<'a> Acquire<'a> {
+impl Acquire {
     /// Validates the name and the ttl. Nothing is sent if they are invalid.
-    fn new(lock: &'a Lock, name: &str) -> Result<Self, LockError> {
+    fn new(lock: &Lock, name: &str) -> Result<Self, LockError> {
         let key = CacheKey::new(lock.namespace.clone(), 0, Key::from(name));
         let name = check_name(name)?;
-        check_ttl(&name, lock.ttl)?;
+        let lock = Lock { ttl: check_ttl(&name, lock.ttl)?, ..lock.clone() };
         Ok(Self { lock, name, key })
     }
 
@@ -221,7 +221,7 @@ impl<'a> Acquire<'a> {
     }
 
     fn acquisition(&self) -> Arc<Acquisition> {
-        let Lock { client, ttl, fair, .. } = self.lock;
+        let Lock { client, ttl, fair, .. } = &self.lock;
         let (client, key, token) = (client.clone(), self.key.clone(), client.token());
         Arc::new(Acquisition { client, key, token, ttl: *ttl, fair: *fair })
     }

@@ -1,9 +1,12 @@
 //! One attempt to acquire a lock: its parameters, its result, and the lock that it holds.
 
-use super::client::LockClient;
+use super::{
+    client::LockClient,
+    error::{LockError, LockErrorKind},
+};
 use crate::{
     key::CacheKey,
-    redis::connection::script::{ScriptCall, number},
+    redis::connection::script::{ScriptCall, millis, number},
     store::{
         error::{BoxFuture, StoreError},
         lease::LeaseStatus,
@@ -139,6 +142,15 @@ pub(super) async fn with_timeout<T>(
     operation: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
     timeout(limit, operation).await.unwrap_or_else(|_| Err(StoreError::timed_out(limit)))
+}
+
+/// Returns the ttl in whole milliseconds, the unit of Redis. With more, the guard would outlive the lock on the server.
+pub(super) fn check_ttl(name: &Arc<str>, ttl: Duration) -> Result<Duration, LockError> {
+    if ttl < Duration::from_millis(1) {
+        let reason = format!("a ttl of {ttl:?} is too short: it has to be a millisecond at least");
+        return Err(LockError::new(LockErrorKind::Input, name, reason));
+    }
+    Ok(Duration::from_millis(millis(ttl)))
 }
 
 /// Returns [`LeaseStatus::Held`] if `held`, otherwise [`LeaseStatus::Lost`].

@@ -1,9 +1,9 @@
 //! The guard of a held lock, and the list of the locks that this process holds.
 
 use super::{
-    attempt::{HeldState, LockFuture, with_timeout},
+    attempt::{HeldState, LockFuture, check_ttl, with_timeout},
     error::{LockError, LockErrorKind},
-    handle::{Lock, check_ttl},
+    handle::Lock,
     validity::ValidLock,
 };
 use crate::{
@@ -205,7 +205,7 @@ impl LockGuard {
     /// If the future is dropped, the extension may or may not be executed. While the result of an extension is unknown,
     /// or several run concurrently, [`remaining`](Self::remaining) reports the shortest time.
     pub async fn extend(&self, ttl: Duration) -> Result<(), LockError> {
-        check_ttl(&self.valid_lock.name, ttl)?;
+        let ttl = check_ttl(&self.valid_lock.name, ttl)?;
         match self.valid_lock.extend(ttl).await {
             Ok(LeaseStatus::Held) => Ok(()),
             Ok(LeaseStatus::Lost) => {

@@ -1,11 +1,6 @@
 //! The lock handle and its settings.
 
-use super::{
-    client::LockClient,
-    error::{LockError, LockErrorKind},
-    queue::SetPx,
-    recipe::Recipe,
-};
+use super::{client::LockClient, queue::SetPx, recipe::Recipe};
 use crate::{key, redis::connection::endpoint::IntoEndpoint, sync::detach::BACKGROUND_TIMEOUT, telemetry::LockMeter};
 use std::{sync::Arc, time::Duration};
 
@@ -202,15 +197,6 @@ impl Lock {
 
 fn meter(namespace: &Arc<str>, recipe: &dyn Recipe) -> Arc<LockMeter> {
     LockMeter::new(&[namespace, &recipe.name().into()]).into()
-}
-
-/// Returns an error if the ttl is less than the unit of Redis.
-pub(super) fn check_ttl(name: &Arc<str>, ttl: Duration) -> Result<(), LockError> {
-    if ttl < Duration::from_millis(1) {
-        let reason = format!("a ttl of {ttl:?} is too short: it has to be a millisecond at least");
-        return Err(LockError::new(LockErrorKind::Input, name, reason));
-    }
-    Ok(())
 }
 
 const DEFAULT_NAMESPACE: &str = "lock";

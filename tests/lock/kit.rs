@@ -74,7 +74,7 @@ pub(crate) async fn drop_attempts_at_random(recipes: &[fn(Lock) -> Lock]) {
 
 /// A connection that answers every command with the same reply.
 #[derive(Clone)]
-struct Says(Value);
+pub(crate) struct Says(pub(crate) Value);
 
 impl ConnectionLike for Says {
     fn req_packed_command<'a>(&'a mut self, _: &'a Cmd) -> RedisFuture<'a, Value> {

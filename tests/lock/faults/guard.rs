@@ -1,11 +1,15 @@
 //! `LockGuard`: how it learns of a loss, and its heartbeat and release.
 
 use super::{ask, expire, holds, is_free, key, lock, relay};
-use crate::support::{RedisServer, SECOND, eventually, relay::Mode};
+use crate::{
+    kit::Says,
+    support::{MS, RedisServer, SECOND, eventually, relay::Mode},
+};
 use futures_util::poll;
+use redis::Value;
 use stampede_guard::{
     Lock,
-    lock::{FencedLock, LockErrorKind, LockGuard, SetPx, held_locks},
+    lock::{Connection, FencedLock, LockErrorKind, LockGuard, SetPx, held_locks},
 };
 use std::{pin::pin, time::Duration};
 use tokio::time::timeout;
@@ -192,6 +196,18 @@ async fn shorter_of_two_concurrent_extensions_counts() {
     let left: u64 = ask(&server, format!("PTTL {}", key("at-once", "set-px"))).await;
     assert!(left <= 30_000, "the server executed the short extension last");
     assert!(guard.remaining() <= Some(30 * SECOND), "{:?}", guard.remaining());
+}
+
+/// Redis gets whole milliseconds. The clock is paused.
+///
+/// Seen to fail if the guard counts the ttl as it was set, 0.999 ms more.
+#[tokio::test(start_paused = true)]
+async fn guard_counts_whole_milliseconds_as_server_does() {
+    let lock = lock(Connection(Says(Value::Okay))).ttl(Duration::from_micros(10_999));
+    let guard = lock.acquire("whole").await.expect("granted");
+    assert_eq!(guard.remaining(), Some(10 * MS));
+    let reply = guard.extend(Duration::from_micros(5_999)).await; // shortens it without a valid reply, too
+    assert_eq!((reply.is_err(), guard.remaining()), (true, Some(5 * MS)));
 }
 
 /// Seen to fail if only a reply shortens the remaining time.
