@@ -250,16 +250,17 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// - [`Release`](LockErrorKind::Release) if the lock had expired or was taken over. Another client may have held it
-    ///   before the work was done. Not if the connection breaks during the release, because the server may have executed
-    ///   it: [`lost`](Self::lost) and [`remaining`](Self::remaining) go by the time of the holder.
+    /// - [`Release`](LockErrorKind::Release) if the lock had expired or was taken over, or if the time of the guard was
+    ///   over. Another client may have held it before the work was done. If the connection breaks during the release,
+    ///   only the time of the guard decides, because the server may have executed the release.
     /// - [`Store`](LockErrorKind::Store) if the server did not confirm the release.
     pub async fn release(mut self) -> Result<(), LockError> {
+        let was_over = self.remaining() == Some(Duration::ZERO);
         let release = self.start_release();
         let Lock { client, store_timeout, .. } = &self.valid_lock.lock;
         match with_timeout(*store_timeout, DetachOnDrop::new(&client.background, release)).await {
-            Ok(LeaseStatus::Held) => Ok(()),
-            Ok(LeaseStatus::Lost) => {
+            Ok(LeaseStatus::Held) if !was_over => Ok(()),
+            Ok(_) => {
                 self.valid_lock.lost_by_server();
                 Err(self.error(LockErrorKind::Release, "the lock expired or was taken over"))
             }
