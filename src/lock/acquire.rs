@@ -2,7 +2,7 @@
 
 use super::{
     attempt::{Acquisition, Attempt, Busy, check_ttl, with_timeout},
-    client::{Notification, Registration, WaitHandle},
+    client::{Notification, Registration},
     error::{LockError, LockErrorKind},
     guard::LockGuard,
     handle::Lock,
@@ -108,13 +108,16 @@ impl Acquire {
 
     /// Makes one attempt. Returns `None` if another client holds the lock.
     ///
-    /// If the future is dropped, the attempt continues in the background, and a granted lock is released.
+    /// If the future is dropped, the attempt continues in the background, and a granted lock is released. So is a lock
+    /// whose grant has no reply, because [`PendingAcquisition`] is dropped.
     async fn attempt(&self) -> Result<Option<LockGuard>, LockError> {
         let (acquisition, sent) = (self.acquisition(), Timestamp::now());
         let (lock, name, token) = (self.lock.clone(), self.name.clone(), acquisition.token);
-        let attempt = self.lock.recipe.attempt(acquisition);
         let operation = async move {
-            Ok(match attempt.await? {
+            let mut pending = PendingAcquisition { queue: lock.recipe.queue(), acquisition: acquisition.clone() };
+            let attempt = lock.recipe.attempt(acquisition).await?;
+            pending.queue = None; // the outcome is known
+            Ok(match attempt {
                 Attempt::Acquired { held, valid } => Some(LockGuard::new(lock, name, token, held, sent, valid)),
                 Attempt::Busy(_) => None,
             })
@@ -158,14 +161,16 @@ impl Acquire {
     /// Waits in the queue. `has_replied` is set if the server replied to a first attempt that another client holds the
     /// lock.
     ///
-    /// Cancel safe: the drop of [`QueuedWaiter`] leaves the queue, and releases a lock that was handed over in between.
+    /// Cancel safe: the drop of [`PendingAcquisition`] leaves the queue, and releases a lock that was handed over in
+    /// between.
     async fn wait_in_queue(&self, queue: Queue, has_replied: bool) -> Result<LockGuard, LockError> {
         let until = Timestamp::now().after(self.lock.wait_timeout);
         let acquisition = self.acquisition();
         let (token, ttl) = (acquisition.token, acquisition.ttl);
-        let handle = self.lock.client.register_waiter(token); // before the first request, so that no message is missed
+        // Before the first request, so that no message is missed.
+        let mut handle = self.lock.client.register_waiter(token);
         let lock = acquisition.name("");
-        let mut waiter = QueuedWaiter { handle, queue, acquisition: Some(acquisition.clone()) };
+        let mut pending = PendingAcquisition { queue: Some(queue), acquisition: acquisition.clone() };
         // The last reply of the server, and the time at which its request was sent.
         let mut last_reply = has_replied.then(|| (Timestamp::now(), Busy::default()));
         loop {
@@ -174,7 +179,7 @@ impl Acquire {
             let attempt = queue.acquire(acquisition.clone(), registration);
             match with_timeout(self.lock.store_timeout, attempt).await {
                 Ok(Attempt::Acquired { held, valid }) if Timestamp::now() < sent.after(valid) => {
-                    waiter.acquisition = None;
+                    pending.queue = None;
                     return Ok(LockGuard::new(self.lock.clone(), self.name.clone(), token, held, sent, valid));
                 }
                 // The reply arrived after the validity had ended.
@@ -193,11 +198,11 @@ impl Acquire {
                 return Err(failed.unwrap_or_else(|| self.busy()));
             };
             let pause = self.pause_in_queue(registration, busy).min(left);
-            let notification = timeout(pause, waiter.handle.notified()).await;
+            let notification = timeout(pause, handle.notified()).await;
             if let Ok(Notification::HandedOver { stamp }) = notification
                 && let Some(from) = valid_from(stamp, requested, busy, Timestamp::now(), ttl)
             {
-                waiter.acquisition = None;
+                pending.queue = None;
                 let held = queue.held(acquisition, stamp);
                 return Ok(LockGuard::new(self.lock.clone(), self.name.clone(), token, held, from, ttl));
             }
@@ -239,20 +244,22 @@ impl Acquire {
     }
 }
 
-/// A waiter in the queue. Dropping it leaves the queue.
-struct QueuedWaiter {
-    handle: WaitHandle,
-    queue: Queue,
-    /// `None` once the lock is acquired.
-    acquisition: Option<Arc<Acquisition>>,
+/// An acquisition that the server may have queued or granted. Dropping it leaves the queue and releases the lock.
+struct PendingAcquisition {
+    /// `None` if there is no queue, and once the outcome is known.
+    queue: Option<Queue>,
+    acquisition: Arc<Acquisition>,
 }
 
-impl Drop for QueuedWaiter {
+impl Drop for PendingAcquisition {
     fn drop(&mut self) {
-        if let Some(acquisition) = self.acquisition.take() {
-            let leaving = self.queue.leave(&acquisition);
-            detach(&acquisition.client.background, async move { drop(leaving.await) });
-        }
+        let (Some(queue), acquisition) = (self.queue, self.acquisition.clone()) else { return };
+        detach(&self.acquisition.client.background, async move {
+            // After the loss of a connection, the next one may need a while.
+            while queue.leave(&acquisition).await.is_err_and(|error| !error.is_refused()) {
+                sleep(LEAVE_PAUSE).await;
+            }
+        });
     }
 }
 
@@ -290,5 +297,8 @@ fn check_name(name: &str) -> Result<Arc<str>, LockError> {
 /// Maximum time between two requests of a waiter, and so the maximum delay after a lost message. `hand_over.lua` skips
 /// a waiter that has sent no request for three times as long (`stale_us`).
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Pause after a request to leave the queue that has no reply. Short enough for some requests within the time of
+/// background work, and long enough that many failed acquisitions do not flood a server that is down.
+const LEAVE_PAUSE: Duration = Duration::from_millis(500);
 /// Maximum length of a lock name, in bytes.
 const MAX_NAME: usize = 1024;

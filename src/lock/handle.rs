@@ -181,7 +181,7 @@ impl Lock {
     }
 
     /// Waits for the background work of this handle and its clones: releases of dropped guards and of cancelled
-    /// acquisitions.
+    /// or failed acquisitions.
     ///
     /// Call it before the process ends, so that other clients need not wait for a ttl. It waits for at most 5 s, after
     /// which the work is cancelled. Guards that still exist are not waited for. The handle can be used afterwards.

@@ -147,17 +147,15 @@ impl Queue {
 
     /// Releases the lock if the acquisition holds it, and removes the acquisition from the queue.
     pub(super) fn leave(self, acquisition: &Arc<Acquisition>) -> LockFuture<LeaseStatus> {
-        self.release(
-            acquisition,
-            &[acquisition.token.as_bytes(), millis(acquisition.ttl).to_string().as_bytes()].concat(),
-        )
+        self.release(acquisition, &millis(acquisition.ttl).to_string())
     }
 
-    /// Releases the lock if the acquisition holds it, handing it to the next waiter. Removes `member` from the queue.
-    fn release(self, acquisition: &Arc<Acquisition>, member: &[u8]) -> LockFuture<LeaseStatus> {
+    /// Releases the lock if the acquisition holds it, handing it to the next waiter. With the `ttl` of a waiter, the
+    /// acquisition also leaves the queue.
+    fn release(self, acquisition: &Arc<Acquisition>, ttl: &str) -> LockFuture<LeaseStatus> {
         let release = || {
             let mut call = self.call(&QUEUE_RELEASE, acquisition);
-            call.arg(member);
+            call.arg(ttl);
             acquisition.clone().run_script(call)
         };
         release_with_retry(release(), release())
@@ -174,7 +172,7 @@ struct QueueLock {
 
 impl HeldState for QueueLock {
     fn release(&self) -> LockFuture<LeaseStatus> {
-        self.queue.release(&self.acquisition, b"")
+        self.queue.release(&self.acquisition, "")
     }
 
     fn extend(&self, ttl: Duration) -> LockFuture<LeaseStatus> {

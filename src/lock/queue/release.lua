@@ -1,8 +1,8 @@
 -- Releases the lock, leaves the queue, and notifies the next waiter.
--- ARGV  token16, stamped, fair, channel prefix, member|''
+-- ARGV  token16, stamped, fair, channel prefix, ttl_ms (leave the queue) | ''
 -- 1 Held | 0 Lost
-local member = ARGV[5]
-if member ~= '' and redis.call('ZREM', KEYS[2], member) == 1 then redis.call('HDEL', KEYS[3], member) end
+local leaves, member = ARGV[5] ~= '', token .. ARGV[5]
+if leaves and redis.call('ZREM', KEYS[2], member) == 1 then redis.call('HDEL', KEYS[3], member) end
 local l = redis.pcall('GET', KEYS[1])
 if type(l) ~= 'string' or l:sub(1, 16) ~= token then return 0 end
 if fair then

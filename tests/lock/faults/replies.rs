@@ -7,7 +7,7 @@ use crate::{
 };
 use stampede_guard::{
     Lock,
-    lock::{FencedLock, SetPx},
+    lock::{FencedLock, LockErrorKind, SetPx},
 };
 
 /// Returns both recipes with a queue, connected through the relay.
@@ -29,6 +29,26 @@ async fn lost_grant_reply_is_recovered_by_second_attempt() {
         relay.lose_replies(1);
         let guard = lock.try_acquire("granted").await.expect("an answer").expect("it was free");
         guard.release().await.expect("held");
+    }
+}
+
+/// No reply arrives, and for a while no new connection can be made.
+///
+/// Seen to fail if the lock is not released, and if its release is tried only once.
+#[tokio::test]
+async fn grant_without_any_reply_is_released() {
+    let server = RedisServer::start();
+    let relay = relay(&server).await;
+    for wait in [0, 60] {
+        for (recipe, lock) in over(relay.client()).await {
+            relay.lose_replies(usize::MAX);
+            let error = lock.clone().wait(wait * SECOND).acquire("orphan").await.expect_err("no reply");
+            assert_eq!(error.kind(), LockErrorKind::Store);
+            relay.lose_replies(0);
+            lock.drain().await;
+            let is_held: i64 = ask(&server, format!("EXISTS {}", key("orphan", recipe))).await;
+            assert_eq!(is_held, 0, "{recipe}, with a wait of {wait} s: a lock of nobody");
+        }
     }
 }
 
