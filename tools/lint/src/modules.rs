@@ -4,7 +4,7 @@ use crate::{Files, Findings};
 use std::collections::BTreeMap;
 
 /// Maximum number of code lines of the library. To be lowered with the library.
-const LINES: usize = 17936;
+const LINES: usize = 17934;
 
 /// Maximum number of code lines of each module. To be lowered with the module.
 const MODULE_LINES: [(&str, usize); 31] = [
@@ -13,7 +13,7 @@ const MODULE_LINES: [(&str, usize); 31] = [
     ("clock", 69),
     ("codec", 388),
     ("config", 255),
-    ("engine", 3737),
+    ("engine", 3735),
     ("error", 140),
     ("file_values", 24),
     ("fingerprint", 420),
@@ -29,14 +29,14 @@ const MODULE_LINES: [(&str, usize); 31] = [
     ("near_cache", 120),
     ("operations", 31),
     ("outage_cache", 118),
-    ("policy", 147),
+    ("policy", 145),
     ("redis", 3069),
     ("settings", 191),
     ("store", 1216),
     ("sync", 514),
     ("telemetry", 954),
     ("testing", 677),
-    ("typed", 963),
+    ("typed", 962),
     ("uncached", 68),
     ("versions", 94),
 ];
