@@ -115,8 +115,8 @@ impl Resource {
         }
     }
 
-    /// Resolves the key with a fetch that begins from now on: one of this caller, or of another caller since
-    /// or waits as well. The stored entry stays until the fill. Cancel safe, as [`resolve`](Self::resolve).
+    /// Resolves the key with a fetch that begins from now on: that of this caller, or that of another caller. The stored
+    /// entry stays until the fill. Cancel safe, as [`resolve`](Self::resolve).
     pub(crate) fn refresh<R, F, Fut>(
         self,
         policy: impl Answers<R> + 'static,

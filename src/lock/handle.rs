@@ -183,8 +183,9 @@ impl Lock {
     /// Waits for the background work of this handle and its clones: releases of dropped guards and of cancelled
     /// or failed acquisitions.
     ///
-    /// Call it before the process ends, so that other clients need not wait for a ttl. It waits for at most 5 s, after
-    /// which the work is cancelled. Guards that still exist are not waited for. The handle can be used afterwards.
+    /// Call it before the process ends, so that other clients need not wait for a ttl. It waits for at most 5 s. Work that
+    /// the server has not answered by then ends within 5 s more, without being waited for. Guards that still exist are not
+    /// waited for. The handle can be used afterwards.
     ///
     /// Cancel safe: dropping the future only stops the wait.
     pub async fn drain(&self) {
