@@ -2,7 +2,7 @@
 
 use crate::{
     Down, MS, SECOND, never,
-    support::{Origin, RedisServer, eventually, herd},
+    support::{CLOSED_PORT, Origin, RedisServer, eventually, herd},
 };
 use axum::{
     body::Body,
@@ -11,7 +11,7 @@ use axum::{
 use futures_util::{FutureExt, future::join_all};
 use redis::AsyncCommands;
 use stampede_guard::{Policy, StampedeGuard};
-use std::{convert::Infallible, net::TcpListener, time::Instant};
+use std::{convert::Infallible, time::Instant};
 use tower::{Layer, ServiceExt, service_fn};
 
 /// Sends a hundred callers for one key, checks that all are answered, and returns the number of origin calls.
@@ -33,8 +33,7 @@ async fn answers(guards: &[StampedeGuard], key: &'static str, origin: &Origin) -
 
 #[tokio::test]
 async fn without_redis_each_process_calls_the_origin_once() {
-    let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
-    let (origin, url) = (Origin::new(), format!("redis://{free}"));
+    let (origin, url) = (Origin::new(), format!("redis://127.0.0.1:{CLOSED_PORT}"));
     let guards = [(); 2].map(|()| StampedeGuard::new(redis::Client::open(url.as_str()).expect("a client")));
     assert_eq!(answers(&guards, "k", &origin).await, 2);
     for guard in guards {

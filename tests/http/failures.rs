@@ -2,7 +2,7 @@
 
 use crate::{
     kit::{Answer, ask, at_rest, get, get_with, on_each_store, over_redis, site, taps, waiting},
-    support::{Origin, eventually},
+    support::{CLOSED_PORT, Origin, eventually},
 };
 use axum::{
     body::Body,
@@ -371,8 +371,7 @@ async fn a_server_errors_body_breaks_off_for_waiters_too() {
 /// A rejection is a response that says when to retry.
 #[tokio::test]
 async fn a_rejection_is_a_503_with_retry_after() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
-    let redis = redis::Client::open(format!("redis://{nobody}")).expect("a client");
+    let redis = redis::Client::open(format!("redis://127.0.0.1:{CLOSED_PORT}")).expect("a client");
     let (closed, origin) = (StampedeGuard::new(redis).on_store_failure(StoreFailure::FailClosed), Origin::new());
     let app = site(&origin, |_, _| "page").layer(closed);
     let refused = ask(&app, get("/page")).await;

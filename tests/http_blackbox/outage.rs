@@ -4,7 +4,7 @@ use crate::{
     client::{ask, get, request, send},
     fleet::{Fleet, Proxy},
     site::{Site, Tap, with},
-    support::{Origin, RedisServer, Relay, eventually, free_port, relay::Mode},
+    support::{CLOSED_PORT, Origin, RedisServer, Relay, eventually, relay::Mode},
 };
 use std::{cell::Cell, net::SocketAddr, time::Duration};
 use tokio::{
@@ -106,7 +106,7 @@ async fn slow_redis_costs_one_call_a_second_and_proxy() {
 
 #[tokio::test]
 async fn a_proxy_without_redis_from_the_start_answers() {
-    let (redis, origin) = (format!("redis://127.0.0.1:{}", free_port()), Origin::new());
+    let (redis, origin) = (format!("redis://127.0.0.1:{CLOSED_PORT}"), Origin::new());
     let site = Site::start(&origin, |_, n| with(&[("cache-control", "max-age=60")], format!("page {n}"))).await;
     let proxy = Proxy::start(site.address, &["--redis", &redis]).await;
     for i in 0..3 {
@@ -124,7 +124,7 @@ async fn refused_with(origin: SocketAddr, args: &[&str], expected: u16) {
 
 #[tokio::test]
 async fn an_origin_that_does_not_listen_is_a_502() {
-    refused_with(([127, 0, 0, 1], free_port()).into(), &[], 502).await;
+    refused_with(([127, 0, 0, 1], CLOSED_PORT).into(), &[], 502).await;
 }
 
 /// The origin closes the connection, or sends something that is not HTTP.

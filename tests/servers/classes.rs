@@ -4,7 +4,7 @@ use crate::{
     SECOND, cluster,
     kit::{Events, answers, calls_of_a_herd, command, hits, patient, recovers, tell},
     never,
-    support::{RedisServer, eventually, free_port},
+    support::{CLOSED_PORT, RedisServer, eventually},
 };
 use redis::AsyncTypedCommands;
 use stampede_guard::{
@@ -71,7 +71,7 @@ async fn noreplicas_refuses_leases_and_keeps_hits() {
 
 /// Turns the server into a replica without a master.
 async fn orphan(server: &RedisServer) {
-    command::<()>(server, &format!("REPLICAOF 127.0.0.1 {}", free_port())).await;
+    command::<()>(server, &format!("REPLICAOF 127.0.0.1 {CLOSED_PORT}")).await;
 }
 
 #[tokio::test]

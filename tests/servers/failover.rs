@@ -4,7 +4,7 @@ use crate::{
     Down, SECOND,
     kit::{calls_of_a_herd, command, hits, patient, recovers, replicate},
     never,
-    support::{RedisServer, eventually, free_port},
+    support::{CLOSED_PORT, RedisServer, eventually},
 };
 use futures_util::FutureExt;
 use stampede_guard::{NearCacheConfig, StampedeGuard};
@@ -136,7 +136,7 @@ async fn master_that_becomes_an_orphaned_replica_is_replaced() {
     let (master, replica, name, guards) = pair(&["--replica-serve-stale-data", "no"]).await;
     command::<()>(&replica, "REPLICAOF NO ONE").await;
     name.follow(&replica);
-    command::<()>(&master, &format!("REPLICAOF 127.0.0.1 {}", free_port())).await;
+    command::<()>(&master, &format!("REPLICAOF 127.0.0.1 {CLOSED_PORT}")).await;
     calls_of_a_herd(&guards, "between").await;
     is_as_before(&guards).await;
     eventually("both guards subscribe at the new master", async || {
@@ -171,7 +171,7 @@ async fn a_near_cache_reads_from_the_new_master() {
     assert!(hits(&guard, "kept").await);
     command::<()>(&replica, "REPLICAOF NO ONE").await;
     name.follow(&replica);
-    command::<()>(&master, &format!("REPLICAOF 127.0.0.1 {}", free_port())).await;
+    command::<()>(&master, &format!("REPLICAOF 127.0.0.1 {CLOSED_PORT}")).await;
     eventually("an invalidation is acknowledged", async || guard.invalidate("kept").await.is_ok()).await;
     for _ in 0..3 {
         assert_eq!(guard.fetch("kept", async || Ok::<_, Down>(2)).await.expect("an answer"), 2);

@@ -7,9 +7,9 @@ use crate::{
     Down, MS, SECOND, acl, cluster,
     kit::command,
     support::{
-        RedisServer,
+        CLOSED_PORT, RedisServer,
         child::{self, Env},
-        free_port, processes,
+        processes,
     },
     tls::Authority,
 };
@@ -118,7 +118,7 @@ const PASSWORD_HINT: &str = "correct user and password in the URL";
 
 #[tokio::test]
 async fn wrong_port_is_logged_once() {
-    let (server, address) = (RedisServer::start(), format!("127.0.0.1:{}", free_port()));
+    let (server, address) = (RedisServer::start(), format!("127.0.0.1:{CLOSED_PORT}"));
     let (url, shown) = (format!("redis://app:{SECRET}@{address}/0"), format!("address=\"redis://{address}\""));
     let words = ["WARN stampede_guard: ", UNREACHABLE, &shown, "refused", URL_HINT, "`redis::Client::open`"];
     tokio::join!(

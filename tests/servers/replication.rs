@@ -5,7 +5,7 @@ use crate::{
     failover::Name,
     kit::{command, recovers, replicate},
     never,
-    support::{RedisServer, eventually, free_port},
+    support::{CLOSED_PORT, RedisServer, eventually},
 };
 use stampede_guard::{IntoStore, Policy, StampedeGuard};
 use std::time::Duration;
@@ -39,7 +39,7 @@ async fn value(guard: &StampedeGuard, key: &str) -> String {
 
 /// Cuts the replica off its master: it keeps its data, and gets nothing more.
 async fn cut_off(replica: &RedisServer) {
-    command::<()>(replica, &format!("REPLICAOF 127.0.0.1 {}", free_port())).await;
+    command::<()>(replica, &format!("REPLICAOF 127.0.0.1 {CLOSED_PORT}")).await;
 }
 
 /// Lets the master die, and the replica take its place.

@@ -12,7 +12,7 @@ use self::{
 use crate::{
     Down, MS, SECOND,
     kit::{Events, calls_of_a_herd, command, connection, connections_received, patient, recovers},
-    support::{RedisServer, eventually, free_port},
+    support::{CLOSED_PORT, RedisServer, eventually},
 };
 use redis::sentinel::{SentinelClient, SentinelServerType};
 use stampede_guard::{Lock, NearCacheConfig, Policy, RedisEndpoint, StampedeGuard};
@@ -79,7 +79,7 @@ async fn sentinel_client_makes_a_guard_that_follows() {
 #[tokio::test]
 async fn sentinel_client_follows_without_its_first_sentinel() {
     let watched = Watched::start().await;
-    let urls = [format!("redis://127.0.0.1:{}", free_port())].into_iter().chain(watched.urls());
+    let urls = [format!("redis://127.0.0.1:{CLOSED_PORT}")].into_iter().chain(watched.urls());
     let client = SentinelClient::build(urls.collect(), "main", None, SentinelServerType::Master).expect("a client");
     let guard = patient(client);
     subscribed(std::slice::from_ref(&guard)).await;
@@ -130,7 +130,7 @@ async fn is_named_once(urls: [String; 2], words: &[&str]) {
 
 #[tokio::test]
 async fn hint_names_the_sentinels_that_are_gone() {
-    let urls = [(); 2].map(|()| format!("redis://127.0.0.1:{}", free_port()));
+    let urls = [CLOSED_PORT, CLOSED_PORT + 1].map(|port| format!("redis://127.0.0.1:{port}"));
     is_named_once(urls, &["WARN", "cannot connect to redis", "URLs of the sentinels", "`RedisEndpoint::sentinel`"])
         .await;
 }

@@ -32,7 +32,7 @@ pub use self::{
     monitor::{Command, Monitor},
     origin::Origin,
     program::example,
-    redis_server::{RedisServer, free_port},
+    redis_server::{CLOSED_PORT, RedisServer},
     relay::Relay,
     signal::signal,
     skip::skip,

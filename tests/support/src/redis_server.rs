@@ -2,17 +2,17 @@
 
 mod binary;
 mod cluster;
+mod ports;
 mod running;
 
-use self::running::{Mode, NotStarted, Running};
-use super::signal::signal;
-use redis::{AsyncConnectionConfig, Client, aio::MultiplexedConnection};
-use std::{
-    net::TcpListener,
-    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
-    thread,
-    time::Duration,
+use self::{
+    ports::Ports,
+    running::{Mode, NoTls, Running},
 };
+use super::signal::signal;
+pub use ports::CLOSED_PORT;
+use redis::{AsyncConnectionConfig, Client, aio::MultiplexedConnection};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// A server on a free port of the loopback interface, without persistence, in its own directory.
 ///
@@ -20,7 +20,7 @@ use std::{
 /// binary is `redis-server` of the PATH, or the one that `STAMPEDE_REDIS_SERVER` names. Panics if it does not start.
 #[derive(Debug)]
 pub struct RedisServer {
-    port: u16,
+    ports: Ports,
     mode: Mode,
     args: Vec<String>,
     running: Mutex<Option<Running>>,
@@ -72,19 +72,11 @@ impl RedisServer {
         Self::try_listening(mode, args).unwrap_or_else(|error| panic!("the server did not start: {error:?}"))
     }
 
-    fn try_listening(mode: Mode, args: &[&str]) -> Result<Self, NotStarted> {
-        let needs_ports = cluster::needs_ports(args);
+    fn try_listening(mode: Mode, args: &[&str]) -> Result<Self, NoTls> {
+        let ports = Ports::reserve(cluster::offsets(args));
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-        // Another process may take the port between `free_port` and the server's bind.
-        for _ in 0..PORTS_TRIED {
-            let port = if needs_ports { cluster::free_port() } else { free_port() };
-            match Running::start(mode, port, &args) {
-                Ok(running) => return Ok(Self { port, mode, args, running: Mutex::new(Some(running)) }),
-                Err(NotStarted::PortTaken) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Err(NotStarted::PortTaken)
+        let running = Running::start(mode, ports.first(), &args)?;
+        Ok(Self { ports, mode, args, running: Mutex::new(Some(running)) })
     }
 
     /// Returns the server that all tests of this binary share; the first call starts it. Each test uses keys of its
@@ -95,11 +87,11 @@ impl RedisServer {
     }
 
     pub fn port(&self) -> u16 {
-        self.port
+        self.ports.first()
     }
 
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        format!("redis://127.0.0.1:{}", self.port())
     }
 
     pub fn client(&self) -> Client {
@@ -127,7 +119,8 @@ impl RedisServer {
         signal("CONT", self.pid());
     }
 
-    /// Kills the server; afterwards connections are refused. Does nothing if it was killed before.
+    /// Kills the server; afterwards connections are refused, because no other process gets the port. Does nothing if it was
+    /// killed before.
     pub fn kill(&self) {
         *self.running() = None;
     }
@@ -136,9 +129,9 @@ impl RedisServer {
     /// configuration.
     pub async fn restart(&self) {
         self.kill();
-        let (mode, port, args) = (self.mode, self.port, self.args.clone());
-        let running = tokio::task::spawn_blocking(move || start_again(mode, port, &args)).await;
-        *self.running() = Some(running.expect("the server starts again"));
+        let (mode, port, args) = (self.mode, self.port(), self.args.clone());
+        let running = tokio::task::spawn_blocking(move || Running::start(mode, port, &args)).await;
+        *self.running() = Some(running.expect("no panic").expect("the server starts again"));
     }
 
     fn pid(&self) -> u32 {
@@ -149,25 +142,3 @@ impl RedisServer {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-/// Returns a port that was free a moment ago.
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("the loopback interface has a free port");
-    listener.local_addr().expect("a bound listener has an address").port()
-}
-
-/// Starts a server on the same port. It retries, because another process's outgoing connection may hold the port for a
-/// moment.
-fn start_again(mode: Mode, port: u16, args: &[String]) -> Running {
-    for _ in 0..RESTARTS_TRIED {
-        if let Ok(running) = Running::start(mode, port, args) {
-            return running;
-        }
-        thread::sleep(RESTART_PAUSE);
-    }
-    panic!("port {port} was taken by another process while no server ran on it");
-}
-
-const PORTS_TRIED: usize = 10;
-const RESTARTS_TRIED: usize = 100;
-const RESTART_PAUSE: Duration = Duration::from_millis(50);

@@ -2,7 +2,7 @@
 
 use super::RedisServer;
 use crate::eventually;
-use std::{iter, net::TcpListener, ops::RangeInclusive};
+use std::ops::RangeInclusive;
 
 impl RedisServer {
     /// Starts a node of a cluster, without slots and without other nodes.
@@ -56,18 +56,10 @@ impl RedisServer {
     }
 }
 
-/// Returns a port that was free a moment ago, and so were its bus port and its port for TLS.
-pub(super) fn free_port() -> u16 {
-    let is_free = |port: u16, offset: u16| {
-        port.checked_add(offset).is_some_and(|port| TcpListener::bind(("127.0.0.1", port)).is_ok())
-    };
-    let are_free = |port: &u16| [BUS_OFFSET, TLS_OFFSET].iter().all(|offset| is_free(*port, *offset));
-    iter::repeat_with(super::free_port).take(PORTS_TRIED).find(are_free).expect("some bus port is free")
-}
-
-/// Reports whether the arguments ask for ports besides that of the server.
-pub(super) fn needs_ports(args: &[&str]) -> bool {
-    [CLUSTER_ENABLED, TLS_REPLICATION, TLS_OF_SENTINEL].iter().any(|arg| args.contains(arg))
+/// Returns how far from the port of a server the ports are that it needs besides, by its arguments.
+pub(super) fn offsets(args: &[&str]) -> &'static [u16] {
+    let needs = [CLUSTER_ENABLED, TLS_REPLICATION, TLS_OF_SENTINEL].iter().any(|arg| args.contains(arg));
+    if needs { &[BUS_OFFSET, TLS_OFFSET] } else { &[] }
 }
 
 /// Returns the lines of a sentinel that the other sentinels reach by TLS.
@@ -92,9 +84,7 @@ const CLUSTER_ENABLED: &str = "--cluster-enabled";
 const TLS_BUS: &str = "--tls-cluster";
 const TLS_OF_SENTINEL: &str = "tls-replication yes";
 const TLS_REPLICATION: &str = "--tls-replication";
-const PORTS_TRIED: usize = 1_000;
 const BUS_OFFSET: u16 = 10_000;
-/// Even, because the system prefers ports of the other parity for connections that it makes.
 const TLS_OFFSET: u16 = 2;
 
 #[cfg(test)]
