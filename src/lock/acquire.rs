@@ -255,8 +255,8 @@ impl Drop for PendingAcquisition {
     fn drop(&mut self) {
         let (Some(queue), acquisition) = (self.queue, self.acquisition.clone()) else { return };
         detach(&self.acquisition.client.background, async move {
-            // After the loss of a connection, the next one may need a while.
-            while queue.leave(&acquisition).await.is_err_and(|error| !error.is_refused()) {
+            // After the loss of a connection, the next one may need a while. A replica may become a master.
+            while queue.leave(&acquisition).await.is_err_and(|error| !error.is_misconfigured()) {
                 sleep(LEAVE_PAUSE).await;
             }
         });
@@ -297,8 +297,8 @@ fn check_name(name: &str) -> Result<Arc<str>, LockError> {
 /// Maximum time between two requests of a waiter, and so the maximum delay after a lost message. `hand_over.lua` skips
 /// a waiter that has sent no request for three times as long (`stale_us`).
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Pause after a request to leave the queue that has no reply. Short enough for some requests within the time of
-/// background work, and long enough that many failed acquisitions do not flood a server that is down.
+/// Pause after a request to leave the queue that has failed. Short enough for some requests within the time of
+/// background work, and long enough that many failed acquisitions do not flood a server that is down or refuses them.
 const LEAVE_PAUSE: Duration = Duration::from_millis(500);
 /// Maximum length of a lock name, in bytes.
 const MAX_NAME: usize = 1024;

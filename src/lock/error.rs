@@ -44,8 +44,8 @@ pub enum LockErrorKind {
     /// [`keep_alive`](super::LockGuard::keep_alive) outside of a tokio runtime.
     Extend,
     /// The server did not reply in time, or refused the command. The operation may have been executed. A lock that was
-    /// acquired this way is released in the background if the recipe can do so, and the server can be reached within 5 s
-    /// and does not refuse the release; otherwise it ends with its ttl.
+    /// acquired this way is released in the background if the recipe can do so, and the server executes the release
+    /// within 5 s; otherwise it ends with its ttl.
     Store,
     /// The name or the ttl is invalid. Nothing was sent.
     Input,

@@ -3,7 +3,7 @@
 use super::{ask, is_free, key, lock, queue::queueing, queued, relay};
 use crate::{
     kit::answer_unexpectedly,
-    support::{MS, RedisServer, SECOND, eventually, relay::Mode},
+    support::{CLOSED_PORT, MS, RedisServer, SECOND, eventually, relay::Mode},
 };
 use stampede_guard::{
     Lock,
@@ -49,6 +49,33 @@ async fn grant_without_any_reply_is_released() {
             let is_held: i64 = ask(&server, format!("EXISTS {}", key("orphan", recipe))).await;
             assert_eq!(is_held, 0, "{recipe}, with a wait of {wait} s: a lock of nobody");
         }
+    }
+}
+
+/// The server is a replica when the first request to leave arrives, as during a failover.
+///
+/// Seen to fail: the release was not repeated after that refusal.
+#[tokio::test]
+async fn grant_without_any_reply_is_released_after_readonly() {
+    let server = RedisServer::start();
+    let relay = relay(&server).await;
+    for (recipe, lock) in over(relay.client()).await {
+        relay.lose_replies(usize::MAX);
+        lock.try_acquire("orphan").await.expect_err("no reply");
+        let () = ask(&server, format!("REPLICAOF 127.0.0.1 {CLOSED_PORT}")).await;
+        let is_held: i64 = ask(&server, format!("EXISTS {}", key("orphan", recipe))).await;
+        assert_eq!(is_held, 1, "{recipe}: nothing to release");
+        let () = ask(&server, "CONFIG RESETSTAT".to_owned()).await;
+        relay.lose_replies(0);
+        eventually("a release is refused", async || {
+            // Redis 6.2 counts the error of a command of a script as `ERR`.
+            ask::<String>(&server, "INFO errorstats".to_owned()).await.contains("errorstat_")
+        })
+        .await;
+        let () = ask(&server, "REPLICAOF NO ONE".to_owned()).await;
+        lock.drain().await;
+        let is_held: i64 = ask(&server, format!("EXISTS {}", key("orphan", recipe))).await;
+        assert_eq!(is_held, 0, "{recipe}: a lock of nobody");
     }
 }
 
