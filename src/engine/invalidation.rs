@@ -150,12 +150,11 @@ impl Resource {
                 Leaves::StaleValues if [0, before].contains(&connection) => self.drop_entries(&all, leaves).await?,
                 _ => self.drop_entries(&all, Leaves::Nothing).await?,
             };
-            let after = present();
             // One that was replaced meanwhile may have acknowledged for a server that is gone, also if it was the first.
-            if before == after {
+            if present() == before {
                 // After the store has dropped the entries, because a read that began before may have returned an old one.
                 self.forget();
-                self.engine.invalidations.acknowledged(&self.key.to_invalidated(), request, after, Timestamp::now());
+                self.engine.invalidations.acknowledged(&self.key.to_invalidated(), request, before, Timestamp::now());
                 return Ok(lease);
             }
         }
@@ -181,7 +180,7 @@ impl Resource {
     /// if the resource has changed. Then sends the invalidation, unless it is acknowledged by now, and asks again.
     ///
     /// Looks again after the answer, which may have come from another server than the one with the acknowledged
-    /// invalidation. What is invalidated from now on does not concern this call.
+    /// invalidation. What is invalidated from now on does not concern this call. Fails if no connection lasts.
     ///
     /// PERF: one load if nothing was invalidated recently. The future of the question is made in its place, not moved there.
     pub(super) async fn settled<T, R: Future<Output = Result<T, StoreError>>>(
@@ -198,7 +197,7 @@ impl Resource {
             }
         }
         Box::pin(async {
-            loop {
+            for _ in 0..MAX_CONNECTIONS {
                 let connection = self.engine.store.connection(key);
                 self.settle(key).await?;
                 let answer = ask().await?;
@@ -207,6 +206,7 @@ impl Resource {
                     return Ok(answer);
                 }
             }
+            Err(StoreError::new("each connection was replaced before it had answered"))
         })
         .await
     }
@@ -325,7 +325,8 @@ async fn send_pending(engine: Arc<Engine>, _claim: Arc<()>, failed: Option<(Name
 
 /// Maximum number of invalidations of one call that are in flight. They share the round trips of a connection.
 const MAX_INVALIDATIONS: usize = 256;
-/// Maximum number of connections over which one attempt sends an invalidation. A server may close each one.
+/// Maximum number of connections over which one attempt sends an invalidation, or a lookup beside one asks again. A
+/// server may close each one.
 const MAX_CONNECTIONS: usize = 4;
 /// Number of pending invalidations that are sent at once, and in a second.
 const MAX_PER_SECOND: usize = 100;

@@ -75,7 +75,7 @@ impl Resource {
             let answer = self.engine.store.get_or_lease(&self.key, request);
             self.with_timeout(Access::Write, StoreOperation::GetOrLease, answer)
         };
-        // If the lease of a first question was granted, the invalidation has dropped it.
+        // If the lease of a first question was granted, an invalidation has dropped it, or the same token gets it again.
         self.settled(&self.key, ask).await
     }
 

@@ -81,9 +81,8 @@ impl<C> TypedFetch<C> {
         };
         let renews = outcome.renewal();
         let policy = self.policy.as_deref().unwrap_or(&config.policy).of_result(codec.is_none(payload.bytes()));
-        let fits = fits::<V>(resource, &payload);
         let lifetimes = fresh_for
-            .filter(|_| fits)
+            .filter(|_| fits::<V>(resource, &payload))
             .map(|given| given.map_or(policy, |given| policy.lifetime(given)).lifetimes(None, clock::random_unit()));
         let answer = A::new(outcome.value, lifetimes.as_ref().map_or_else(Times::default, Times::of_new));
         let payload = answer.attached_to(payload);

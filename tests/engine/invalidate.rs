@@ -805,3 +805,19 @@ fn reader_of_another_runtime_holds_up_no_invalidate_many() {
         });
     }
 }
+
+/// Seen to fail: the lookup sent a read and an invalidation over each new connection, 201 reads in all.
+#[tokio::test(start_paused = true)]
+async fn lookup_over_ever_new_connections_ends() {
+    let node = FakeRedis::new().node();
+    let guard = node.guard();
+    let users = guard.cache::<u32>("user");
+    users.invalidate(7).await.expect("acknowledged");
+    for _ in 0..100 {
+        node.once(Get, Fault::RequestLost);
+        node.once(Get, Fault::ReplyDelayed(10 * MS));
+    }
+    assert_eq!(users.get(7).await.expect("fails open"), None);
+    assert!(node.asked(Get) < 20, "{} reads", node.asked(Get));
+    assert_eq!(users.fetch(7, async || Ok::<_, Down>(1)).await.expect("the origin answers"), 1);
+}

@@ -123,3 +123,13 @@ async fn value_of_max_payload_is_stored_by_each_codec() {
         }
     }
 }
+
+/// Seen to fail: it was counted, because the store has no room for it.
+#[tokio::test]
+async fn value_never_to_be_stored_is_not_counted_as_too_large() {
+    let guard = StampedeGuard::new(MemoryStore::with_max_bytes(1 << 20)).max_payload(4 << 20);
+    let load = async |_| Ok::<_, Down>(FetchOutcome::new("x".repeat(2_000_000)).do_not_store());
+    guard.cache::<String>("text").entry("k").answer(load).await.expect("a value");
+    guard.drain().await;
+    assert_eq!(guard.stats().too_large, 0);
+}

@@ -4,7 +4,7 @@ use crate::{Files, Findings};
 use std::collections::BTreeMap;
 
 /// Maximum number of code lines of the library. To be lowered with the library.
-const LINES: usize = 17934;
+const LINES: usize = 17933;
 
 /// Maximum number of code lines of each module. To be lowered with the module.
 const MODULE_LINES: [(&str, usize); 31] = [
@@ -36,7 +36,7 @@ const MODULE_LINES: [(&str, usize); 31] = [
     ("sync", 514),
     ("telemetry", 954),
     ("testing", 677),
-    ("typed", 962),
+    ("typed", 961),
     ("uncached", 68),
     ("versions", 94),
 ];
