@@ -141,7 +141,7 @@ features() {
     cargo clippy --locked --example axum_app -- -D warnings
 }
 
-# A test that hangs ends its step, not the whole run: each step takes 15 minutes at most.
+# A test that hangs ends its step, not the whole run: each step takes 30 minutes at most.
 tests() {
     run timeout 30m cargo test --locked --workspace --all-features --no-fail-fast "$@"
 }

@@ -50,9 +50,13 @@ fn patient(guard: StampedeGuard) -> StampedeGuard {
 /// call through.
 pub(crate) fn site<R: IntoResponse>(
     origin: &Origin,
-    respond: impl Fn(&Request, usize) -> R + Clone + Send + Sync + 'static,
+    respond: impl Fn(&Request, usize) -> R + Send + Sync + 'static,
 ) -> Router {
-    let origin = origin.clone();
+    erased_site(origin.clone(), Arc::new(move |request: &Request, call| respond(request, call).into_response()))
+}
+
+/// Compiled once for all sites.
+fn erased_site(origin: Origin, respond: Arc<Respond>) -> Router {
     let handler = move |request: Request| {
         let (origin, respond) = (origin.clone(), respond.clone());
         async move {
@@ -62,6 +66,8 @@ pub(crate) fn site<R: IntoResponse>(
     };
     Router::new().route("/{*path}", any(handler))
 }
+
+type Respond = dyn Fn(&Request, usize) -> axum::response::Response + Send + Sync;
 
 pub(crate) fn get(uri: &str) -> Request {
     request(Method::GET, uri, &[])
