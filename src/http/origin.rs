@@ -316,7 +316,7 @@ impl OriginResponse<'_> {
         let (request, for_everyone) = (self.request, terms.sharing.for_everyone);
         let mut fields = SelectingFields::of(headers, for_everyone).ok_or(Uncached::Vary)?;
         // Some handlers negotiate an encoding without a `Vary`. A client that cannot decode it must not get it by default.
-        if terms.lifetime.is_none() && headers.contains_key(header::CONTENT_ENCODING) {
+        if (!terms.is_stated || terms.sharing.always_validated) && headers.contains_key(header::CONTENT_ENCODING) {
             fields = fields.with(header::ACCEPT_ENCODING).ok_or(Uncached::Vary)?;
         }
         let (others, is_unknown) = (request.others(for_everyone), request.is_unknown(&fields));

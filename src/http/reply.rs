@@ -238,7 +238,7 @@ impl ClientRequest<'_> {
                 }
                 RangeSelection::Unsatisfiable => (
                     StatusCode::RANGE_NOT_SATISFIABLE,
-                    ranges::unsatisfiable(head, length),
+                    ranges::unsatisfiable(generated(StatusCode::RANGE_NOT_SATISFIABLE).headers(), length),
                     CacheBody::stored(Bytes::new()),
                 ),
             }
@@ -306,7 +306,7 @@ fn generated(status: StatusCode) -> Response<()> {
 /// |---|---|
 /// | `Origin`, `InvalidUrl` | 502 |
 /// | `TimedOut` | 504 |
-/// | `Panicked`, `InvalidKey` | 500 |
+/// | `Panicked`, `InvalidKey`, `Uncacheable` | 500 |
 /// | `Store`, `Overloaded` | 503 |
 ///
 /// The response shows nothing of the source of the error, and nothing is logged: a handler logs

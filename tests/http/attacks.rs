@@ -116,7 +116,7 @@ async fn a_target_without_a_path_does_not_fill_the_root() {
 /// RFC 6585 §3 and §5. RFC 3229 §10.4.1: a 226 is a delta to what one client has.
 #[tokio::test]
 async fn a_status_about_one_request_is_never_stored() {
-    for code in [206, 226, 428, 431] {
+    for code in [206, 226, 412, 416, 417, 428, 431] {
         let (guard, origin) = (StampedeGuard::in_memory(), Origin::new());
         let respond = move |request: &Request, _: usize| match field(request, "x-odd") {
             "" => (StatusCode::OK, [("cache-control", "max-age=60")]),

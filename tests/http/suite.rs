@@ -244,7 +244,7 @@ async fn most_statuses_are_stored_with_an_explicit_lifetime() {
         assert!(reused(&[], (code, fields!["cache-control": "max-age=3600"]), &[]).await, "{code}");
         assert!(!reused(&[], (code, fields![]), &[]).await, "{code}");
     }
-    for code in [206, 226, 304, 428, 429, 431] {
+    for code in [206, 226, 304, 412, 416, 417, 428, 429, 431] {
         assert!(!reused(&[], (code, fields!["cache-control": "max-age=3600"]), &[]).await, "{code}");
     }
     for (code, expected) in [(200, true), (404, true), (299, false), (499, false)] {

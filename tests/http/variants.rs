@@ -3,10 +3,12 @@
 use crate::{
     kit::{Answer, ask, at_rest, get, get_with, in_time, on_each_store, site},
     support::{Origin, eventually},
+    vary::field,
 };
-use axum::{extract::Request, http::StatusCode};
+use axum::{extract::Request, http::StatusCode, response::IntoResponse};
 use stampede_guard::{
     CacheStatus, StampedeGuard,
+    http::HttpOptions,
     testing::{FakeRedis, Fault, Operation, advance},
 };
 use std::{convert::Infallible, time::Duration};
@@ -202,5 +204,28 @@ async fn an_encoding_without_vary_is_for_clients_that_accept_it() {
         let answer = ask(&app, get_with("/page", &[("accept-encoding", encoding)])).await;
         assert_eq!(answer.cache_status(), expected, "{encoding}");
         at_rest(&guard).await;
+    }
+}
+
+/// Seen to fail: the client without brotli got it, validated by the cache, or as a hit.
+#[tokio::test]
+async fn an_encoding_without_vary_or_stated_lifetime_is_told_apart() {
+    let heuristic = HttpOptions::default().heuristic_freshness(0.1);
+    for (control, options) in [("no-cache", HttpOptions::default()), ("no-transform", heuristic)] {
+        let (guard, origin) = (StampedeGuard::in_memory().http(options), Origin::new());
+        let app = site(&origin, move |request, _| {
+            if request.headers().contains_key("if-modified-since") {
+                return StatusCode::NOT_MODIFIED.into_response();
+            }
+            let coding = if field(request, "accept-encoding") == "br" { "br" } else { "identity" };
+            let modified = ("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT");
+            ([("content-encoding", coding), modified, ("cache-control", control)], coding).into_response()
+        });
+        let app = app.layer(guard.clone());
+        for (accepted, coding) in [("br", "br"), ("", "identity"), ("br", "br")] {
+            let answer = ask(&app, get_with("/page", &[("accept-encoding", accepted)])).await;
+            assert_eq!((answer.header("content-encoding"), answer.text()), (coding, coding), "{control}");
+            at_rest(&guard).await;
+        }
     }
 }

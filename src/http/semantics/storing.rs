@@ -258,10 +258,11 @@ pub(in crate::http) fn is_heuristically_cacheable(status: StatusCode) -> bool {
     matches!(status.as_u16(), 200 | 203 | 204 | 300 | 301 | 308 | 404 | 405 | 410 | 414 | 501)
 }
 
-/// Reports whether the response is never stored, whatever its directives: the status is about one request (RFC 6585 §3 to
-/// §5), or asks for the same request once more (RFC 9110 §15.5.9, RFC 8470 §5.2).
+/// Reports whether the response is never stored, whatever its directives: the status is about a field of one request
+/// (RFC 6585 §3 to §5, RFC 9110 §15.5.13, §15.5.17 and §15.5.18), or asks for the same request once more (RFC 9110 §15.5.9,
+/// RFC 8470 §5.2).
 fn is_about_one_request(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 408 | 425 | 428 | 429 | 431)
+    matches!(status.as_u16(), 408 | 412 | 416 | 417 | 425 | 428 | 429 | 431)
 }
 
 /// The ends of names of fields that are made for one client.

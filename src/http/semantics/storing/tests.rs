@@ -78,10 +78,12 @@ fn response_without_lifetime_is_stored_by_its_status() {
     }
 }
 
-/// RFC 6585 §3 to §5. Of a rate limit the waiters get the status.
+/// RFC 6585 §3 to §5, RFC 9110 §15.5.13 to §15.5.18. Of a rate limit the waiters get the status.
 #[test]
 fn status_about_one_request_is_never_stored() {
-    for (code, whole) in [(428, true), (431, true), (408, false), (425, false), (429, false)] {
+    for (code, whole) in
+        [(412, true), (416, true), (417, true), (428, true), (431, true), (408, false), (425, false), (429, false)]
+    {
         for control in ["", "public, max-age=60"] {
             assert_eq!(is_whole(of(code, &[("cache-control", control)])), whole, "{code} {control}");
         }
