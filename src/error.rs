@@ -35,7 +35,8 @@ pub type BoxError = Box<dyn error::Error + Send + Sync>;
 /// | `Store` | 503 | `UNAVAILABLE` (14) |
 /// | `Overloaded` after a wait timeout or a deadline | 503 | `DEADLINE_EXCEEDED` (4) |
 /// | `Overloaded` otherwise | 503 | `RESOURCE_EXHAUSTED` (8) |
-/// | `Panicked`, `InvalidKey` | 500 | `INTERNAL` (13) |
+/// | `Panicked` | 500, or 503 while a failure blocks the key | `INTERNAL` (13) |
+/// | `InvalidKey`, `Uncacheable` | 500 | `INTERNAL` (13) |
 /// | `InvalidUrl` | 502 | `INTERNAL` (13) |
 ///
 /// A handler of tonic returns `tonic::Status::new(grpc_code(&error).into(), error.to_string())`:

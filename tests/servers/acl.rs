@@ -451,3 +451,16 @@ async fn near_cache_without_tracking_right_keeps_to_max_age() {
         }
     }
 }
+
+/// The right of a URL with a database other than 0 that the docs name beside the rule.
+#[tokio::test]
+async fn other_database_needs_the_right_to_select_it() {
+    let (server, events) = (RedisServer::start(), Events::listen());
+    for right in [None, Some("+select")] {
+        app(&server, &documented().into_iter().chain(right).collect::<Vec<_>>()).await;
+        let url = format!("redis://app:secret@127.0.0.1:{}/1", server.port());
+        let guard = patient(redis::Client::open(url).expect("a client"));
+        assert_eq!(guard.invalidate("k").await.is_ok(), right.is_some(), "{right:?}: {}", events.all());
+        assert_eq!(events.about("database in the URL"), 1, "{}", events.all());
+    }
+}
