@@ -20,6 +20,7 @@ use std::{
         Arc,
         atomic::{AtomicU16, AtomicUsize, Ordering::SeqCst},
     },
+    time::Duration,
 };
 use tokio::sync::watch;
 
@@ -195,7 +196,8 @@ async fn resolver_of_the_user_resolves_every_connection() {
         let connect = || -> RedisResult<StampedeGuard> {
             documented! {
                 let server = redis::Client::open(&*url)?.into_endpoint();
-                let server = server.connection_config(|config| config.set_connection_timeout(Some(5 * SECOND)));
+                let server = server
+                    .connection_config(|config| config.set_connection_timeout(Some(Duration::from_secs(5))));
             }
             Ok(StampedeGuard::new(server.connection_config(|config| config.set_dns_resolver(resolver.clone()))))
         };
