@@ -184,8 +184,8 @@ impl Lock {
     /// or failed acquisitions.
     ///
     /// Call it before the process ends, so that other clients need not wait for a ttl. It waits for at most 5 s. Work that
-    /// is not done by then ends within 5 s more, without being waited for. Guards that still exist are not
-    /// waited for. The handle can be used afterwards.
+    /// is not done by then ends within 5 s more, without being waited for. Guards that still exist are not waited for. The
+    /// handle can be used afterwards.
     ///
     /// Cancel safe: dropping the future only stops the wait.
     pub async fn drain(&self) {
