@@ -224,9 +224,8 @@ async fn node_that_joins_and_leaves_leaves_nothing_stale() {
         shards.keep_masters([0]).await;
         let migration: &[_] = if leaves { &["--cluster-allow-replica-migration", "no"] } else { &[] };
         let joining = RedisServer::cluster_node(&[&Shards::ARGS, migration].concat());
-        shards.masters[0].meet(&joining).await;
+        joining.meet(shards.nodes()).await;
         let id: String = command(&joining, "CLUSTER MYID").await;
-        shards.described_by(&[format!("{id} 127.0.0.1")]).await;
         eventually("the node serves", async || serves(&joining).await).await;
         let endpoint = shards.endpoint();
         (shards, endpoint, (joining, id))

@@ -2,7 +2,8 @@
 
 use super::RedisServer;
 use crate::eventually;
-use std::ops::RangeInclusive;
+use redis::FromRedisValue;
+use std::{iter, ops::RangeInclusive};
 
 impl RedisServer {
     /// Starts a node of a cluster, without slots and without other nodes.
@@ -16,13 +17,11 @@ impl RedisServer {
         let first = |i: usize| u16::try_from(i * 16_384 / N).expect("the number of a slot");
         for (i, node) in nodes.iter().enumerate() {
             node.add_slots(first(i)..=first(i + 1) - 1).await;
-            nodes[0].meet(node).await;
+            node.meet(&nodes[..i]).await;
         }
         for node in &nodes {
             eventually("every node knows the slots of all nodes", async || {
-                let mut command = redis::cmd("CLUSTER");
-                let info: String =
-                    command.arg("INFO").query_async(&mut node.connection().await).await.expect("the node is up");
+                let info: String = node.cluster_command(&["INFO"]).await;
                 info.contains("cluster_slots_ok:16384") && info.contains("cluster_state:ok")
             })
             .await;
@@ -43,16 +42,35 @@ impl RedisServer {
 
     /// Gives slots to this node of a cluster. Redis 6.2 has no `CLUSTER ADDSLOTSRANGE`.
     pub async fn add_slots(&self, slots: RangeInclusive<u16>) {
-        let mut command = redis::cmd("CLUSTER");
-        command.arg("ADDSLOTS").arg(slots.collect::<Vec<_>>());
-        let () = command.query_async(&mut self.connection().await).await.expect("the slots are free");
+        let slots = slots.map(|slot| slot.to_string()).collect::<Vec<_>>();
+        let args = iter::once("ADDSLOTS").chain(slots.iter().map(String::as_str)).collect::<Vec<_>>();
+        let () = self.cluster_command(&args).await;
     }
 
-    /// Introduces this node of a cluster to `other`. The remaining nodes learn of it a moment later.
-    pub async fn meet(&self, other: &Self) {
-        let mut command = redis::cmd("CLUSTER");
-        command.arg("MEET").arg("127.0.0.1").arg(other.port()).arg(other.bus_port());
-        let () = command.query_async(&mut self.connection().await).await.expect("the node is up");
+    /// Introduces this node and each of the other nodes of a cluster to one another. A node that stalls for longer than the
+    /// node timeout meanwhile may stay unknown to one of the others for ever, so the introduction is repeated.
+    pub async fn meet(&self, others: impl IntoIterator<Item = &Self>) {
+        for other in others {
+            eventually("both nodes know each other", async || {
+                let is_known = self.knows(other).await && other.knows(self).await;
+                if !is_known {
+                    let (port, bus_port) = (other.port().to_string(), other.bus_port().to_string());
+                    let () = self.cluster_command(&["MEET", "127.0.0.1", &port, &bus_port]).await;
+                }
+                is_known
+            })
+            .await;
+        }
+    }
+
+    /// Reports whether this node of a cluster has heard from the other one.
+    async fn knows(&self, other: &Self) -> bool {
+        let id: String = other.cluster_command(&["MYID"]).await;
+        self.cluster_command::<String>(&["NODES"]).await.contains(&format!("{id} 127.0.0.1"))
+    }
+
+    async fn cluster_command<T: FromRedisValue>(&self, args: &[&str]) -> T {
+        redis::cmd("CLUSTER").arg(args).query_async(&mut self.connection().await).await.expect("the node is up")
     }
 }
 
