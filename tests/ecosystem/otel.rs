@@ -1,54 +1,22 @@
-//! Traces and metrics of a guard in OpenTelemetry. [`traces`] and [`metrics`] are the recipe.
+//! Traces and metrics of a guard in OpenTelemetry.
 
+use crate::guide::opentelemetry::{metrics, traces};
 use opentelemetry::{
     KeyValue,
-    trace::{SpanId, SpanKind, Status, TracerProvider},
+    trace::{SpanId, SpanKind, Status},
 };
 use opentelemetry_sdk::{
     metrics::{
-        Aggregation, InMemoryMetricExporter, Instrument, InstrumentKind, MeterProviderBuilder, SdkMeterProvider,
-        Stream,
+        InMemoryMetricExporter,
         data::{AggregatedMetrics, MetricData},
-        exporter::PushMetricExporter,
     },
     trace::{InMemorySpanExporter, SdkTracerProvider},
 };
 use stampede_guard::{HISTOGRAM_BUCKETS, StampedeGuard};
 use stampede_guard_support::{Down, SECOND};
 use std::{convert::Infallible, sync::LazyLock};
-use tracing::{Dispatch, Instrument as _, Level, Subscriber, info_span, subscriber::NoSubscriber};
-use tracing_subscriber::{
-    Layer, filter::filter_fn, layer::SubscriberExt, registry::LookupSpan, util::SubscriberInitExt,
-};
-
-/// Returns the layer that sends spans to OpenTelemetry, beside the layer that writes the log.
-///
-/// The spans of the guard have the level `DEBUG`, as the spans of tower-http. Its events of that level stay out,
-/// because each hit has one.
-fn traces<S: Subscriber + for<'a> LookupSpan<'a>>(provider: &SdkTracerProvider) -> impl Layer<S> + use<S> {
-    let wanted = filter_fn(|metadata| {
-        let level = if metadata.is_span() { Level::DEBUG } else { Level::INFO };
-        *metadata.level() <= level
-    });
-    tracing_opentelemetry::layer().with_tracer(provider.tracer("shop")).with_filter(wanted)
-}
-
-/// Returns the recorder that sends metrics to OpenTelemetry. The histograms have seconds, for which the default buckets
-/// of OpenTelemetry are too large.
-fn metrics(
-    exporter: impl PushMetricExporter + 'static,
-) -> (SdkMeterProvider, metrics_exporter_opentelemetry::Recorder) {
-    let in_seconds = |instrument: &Instrument| {
-        let is_ours =
-            instrument.name().starts_with("stampede_guard_") && instrument.kind() == InstrumentKind::Histogram;
-        let (boundaries, record_min_max) = (HISTOGRAM_BUCKETS.to_vec(), true);
-        let buckets = Aggregation::ExplicitBucketHistogram { boundaries, record_min_max };
-        is_ours.then(|| Stream::builder().with_aggregation(buckets).build().expect("the boundaries increase"))
-    };
-    let provider = |builder: MeterProviderBuilder| builder.with_periodic_exporter(exporter).with_view(in_seconds);
-    // An application ends with `.install_global()` instead, before it creates its guards.
-    metrics_exporter_opentelemetry::Recorder::builder("shop").with_meter_provider(provider).build()
-}
+use tracing::{Dispatch, Instrument as _, info_span, subscriber::NoSubscriber};
+use tracing_subscriber::{Layer, layer::SubscriberExt, util::SubscriberInitExt};
 
 #[tokio::test]
 async fn spans_of_fetches_reach_opentelemetry_with_errors() {
