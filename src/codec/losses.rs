@@ -162,7 +162,7 @@ impl Serializer for Losses {
         _: &'static str,
         value: &T,
     ) -> Result<(), Error> {
-        value.serialize(self)
+        value.serialize(Self { within_some: false, ..self })
     }
 
     fn is_human_readable(&self) -> bool {

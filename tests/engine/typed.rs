@@ -228,6 +228,17 @@ mod any {
         }
         assert_eq!((guard.stats().hits, guard.stats().codec_failures), (3, 8));
     }
+
+    /// Seen to fail (refused): `{"Ok":null}` was taken for `null` within `Some`.
+    #[tokio::test]
+    async fn variant_of_nothing_within_some_is_stored_as_json() {
+        let guard = StampedeGuard::in_memory().codec(stampede_guard::Codec::Json);
+        let results = guard.cache::<Option<Result<(), Option<u8>>>>("result");
+        for result in [Ok(()), Err(None), Err(Some(1))] {
+            results.put(1, Some(result)).await.expect("stored");
+            assert_eq!(results.get(1).await.expect("an answer"), Some(Some(result)));
+        }
+    }
 }
 
 /// Bytes and text are stored as they are. Seen to fail with serde's encoding: it has the length before the bytes.
