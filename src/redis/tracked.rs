@@ -135,12 +135,11 @@ impl Connect for Tracking {
             }
             Err(error) => return Err(error),
         };
-        if self.data.is_paired() {
-            // Another server may have lost what the data connection has invalidated.
-            let (info, mut tracked) = (info_of_process(), connections.main.clone());
-            if !is_one_process(self.data.read(&info), info.query_async(&mut tracked)).await {
-                return Err(OTHER_SERVER.into());
-            }
+        // Another server may have lost what the data connection has invalidated.
+        let (info, mut tracked) = (info_of_process(), connections.main.clone());
+        let is_one = is_one_process(self.data.read(&info), info.query_async(&mut tracked)).await;
+        if !is_one.unwrap_or_else(|| !self.data.is_paired()) {
+            return Err(OTHER_SERVER.into());
         }
         // Messages of the last connection may be lost, so this one must not confirm copies that were read before.
         let number = self.feed.all_changed();

@@ -148,6 +148,28 @@ async fn invalidation_is_seen_if_near_cache_connects_elsewhere() {
     }
 }
 
+/// Reads and scripts share one connection, because the second one leads to the copy. So does that of the near cache.
+///
+/// Seen to fail (`old`, for as long as the connections live) if it is compared only with two data connections.
+#[tokio::test]
+async fn invalidation_is_seen_if_second_and_near_cache_connect_elsewhere() {
+    let (server, copy) = server_and_copy().await;
+    let name = Name::of(&copy).await;
+    name.next_lead_to(&[&server, &copy]);
+    let guard = guard(name.client(), &server).near_cache(NearCacheConfig::max_bytes(1 << 20));
+    let begun = Instant::now();
+    while begun.elapsed() < SECOND {
+        assert_eq!(value(&guard, "?").await, "old");
+        tokio::time::sleep(10 * MS).await;
+    }
+    invalidates(&guard).await;
+    let begun = Instant::now();
+    while begun.elapsed() < SECOND {
+        assert_eq!(value(&guard, "new").await, "new");
+        tokio::time::sleep(10 * MS).await;
+    }
+}
+
 /// The invalidation is in flight at the old server when the connection for reads breaks. The next ones lead to the copy.
 ///
 /// Seen to fail (`old`) if a replacement of the connections in between is not noticed.

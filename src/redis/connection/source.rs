@@ -163,7 +163,8 @@ impl Source {
     async fn connect_beside(&self, first: &MultiplexedConnection, client: Client) -> Option<MultiplexedConnection> {
         let second = connect(client, self.config()).await.ok()?;
         let (info, mut first, mut other) = (info_of_process(), first.clone(), second.clone());
-        is_one_process(info.query_async(&mut first), info.query_async(&mut other)).await.then_some(second)
+        let is_one = is_one_process(info.query_async(&mut first), info.query_async(&mut other)).await;
+        (is_one == Some(true)).then_some(second)
     }
 
     fn config(&self) -> AsyncConnectionConfig {
@@ -211,13 +212,13 @@ async fn connect(client: Client, config: AsyncConnectionConfig) -> RedisResult<M
     within(LONGEST_CONNECT_TIMEOUT, client.get_multiplexed_async_connection_with_config(&config)).await
 }
 
-/// Reports whether these replies to [`info_of_process`] are known to come from one process.
+/// Reports whether these replies to [`info_of_process`] come from one process. `None` if a server does not tell.
 pub(in crate::redis) async fn is_one_process(
     first: impl Future<Output = RedisResult<Value>>,
     second: impl Future<Output = RedisResult<Value>>,
-) -> bool {
+) -> Option<bool> {
     let replies = timeout(CONNECT_TIMEOUT, join(first, second)).await;
-    replies.is_ok_and(|(first, second)| run_id(first).is_some_and(|id| run_id(second) == Some(id)))
+    replies.map_or(Some(false), |(first, second)| Some(run_id(first)? == run_id(second)?))
 }
 
 /// Returns the command whose reply [`run_id`] reads.
