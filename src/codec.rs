@@ -33,8 +33,12 @@ pub enum Codec {
     /// not cached.
     ///
     /// **A type must serialize what it deserializes.** A field with `skip_serializing` but without `skip_deserializing`, an
-    /// element of a tuple struct with `skip_serializing_if`, or hand-written code may shift the bytes, so that they decode as
-    /// another value without an error. Use `Json` for such types.
+    /// element of a tuple struct with `skip_serializing_if`, an enum with `skip` on a variant that others follow (serde
+    /// counts it when it serializes only), or hand-written code may shift the bytes, so that they decode as another value
+    /// without an error. Use `Json` for such types.
+    ///
+    /// The depth of values is not limited, so whoever can write to Redis can exhaust the stack by an entry of a type that
+    /// contains itself. `Json` ends at a depth of 128.
     #[cfg(feature = "bincode")]
     #[default]
     Bincode,
