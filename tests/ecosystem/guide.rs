@@ -2,6 +2,7 @@
 
 pub(crate) mod layers;
 pub(crate) mod opentelemetry;
+pub(crate) mod pool;
 
 use crate::kit::{ask, at_rest, get, get_with, guard, site};
 use axum::http::HeaderName;
@@ -13,7 +14,7 @@ use std::{fs, path::Path};
 #[test]
 fn the_guide_shows_the_tested_files() {
     let read = |path: &str| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).expect("a file");
-    for (page, file) in [("layers", "layers"), ("observing", "opentelemetry")] {
+    for (page, file) in [("layers", "layers"), ("observing", "opentelemetry"), ("redis", "pool")] {
         let (page, file) = (read(&format!("../../src/guide/{page}.md")), read(&format!("guide/{file}.rs")));
         let (_, code) = file.split_once("\n\n").expect("code after the comment of the file");
         let shown = page.split("```rust,ignore\n").nth(1).and_then(|rest| rest.split("```").next());

@@ -4,43 +4,19 @@
 //! guard cannot use `Pool` as its store") and names what to pass. In this order:
 //!
 //! 1. the URL of the pool: `StampedeGuard::connect(url)`. The guard then has connections of its own.
-//! 2. a wrapper of a few lines: `StampedeGuard::new(Connection(Deadpool(pool)))`. Its waiters poll.
-//! 3. the wrapper with a client for messages: `Connection(Deadpool(pool)).into_endpoint().subscribe_via(client)`. Its
+//! 2. a wrapper of a few lines: `StampedeGuard::new(Connection(Pooled(pool)))`. Its waiters poll.
+//! 3. the wrapper with a client for messages: `Connection(Pooled(pool)).into_endpoint().subscribe_via(client)`. Its
 //!    waiters are woken.
 
+use crate::guide::pool::{Pooled, unavailable};
 use bb8_redis::{RedisConnectionManager, bb8};
 use deadpool_redis::{Config, Runtime};
 use stampede_guard::{
     Connection, IntoEndpoint, StampedeGuard,
-    redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisFuture, RedisResult, Value, aio::ConnectionLike},
+    redis::{Cmd, Pipeline, RedisFuture, RedisResult, Value, aio::ConnectionLike},
 };
 use stampede_guard_support::{Down, Origin, RedisServer, eventually, herd};
-use std::{error::Error, time::Duration};
-
-/// Sends each command over another connection of a deadpool.
-#[derive(Clone)]
-struct Deadpool(deadpool_redis::Pool);
-
-impl ConnectionLike for Deadpool {
-    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
-        Box::pin(async move { self.0.get().await.map_err(unavailable)?.req_packed_command(cmd).await })
-    }
-
-    fn req_packed_commands<'a>(
-        &'a mut self,
-        pipeline: &'a Pipeline,
-        offset: usize,
-        count: usize,
-    ) -> RedisFuture<'a, Vec<Value>> {
-        Box::pin(
-            async move { self.0.get().await.map_err(unavailable)?.req_packed_commands(pipeline, offset, count).await },
-        )
-    }
-
-    fn get_db(&self) -> i64 {
-        0
-    }
-}
+use std::time::Duration;
 
 /// Sends each command over another connection of a bb8 pool.
 #[derive(Clone)]
@@ -65,11 +41,6 @@ impl ConnectionLike for Bb8 {
     fn get_db(&self) -> i64 {
         0
     }
-}
-
-/// Turns the error of a pool into one of redis-rs: there is no connection.
-fn unavailable(error: impl Error) -> RedisError {
-    (ErrorKind::Io, "the pool has no connection", error.to_string()).into()
 }
 
 fn deadpool(url: &str, size: usize) -> deadpool_redis::Pool {
@@ -117,7 +88,7 @@ async fn settings_of_a_pool_make_a_guard() -> RedisResult<()> {
 #[tokio::test]
 async fn guards_over_a_deadpool_make_one_call() {
     let pool = deadpool(&RedisServer::shared().url(), 4);
-    let guards = [(); 2].map(|()| StampedeGuard::new(Connection(Deadpool(pool.clone()))));
+    let guards = [(); 2].map(|()| StampedeGuard::new(Connection(Pooled(pool.clone()))));
     assert_eq!(calls_of_a_herd(&guards, "deadpool").await, 1);
     assert_eq!(guards[0].health().subscriber_up, None, "a pool receives no messages: waiters poll");
 }
@@ -136,7 +107,7 @@ async fn waiters_over_a_pool_are_woken_with_a_client_for_messages() {
     let server = RedisServer::shared();
     let pool = deadpool(&server.url(), 4);
     let guards = [(); 2].map(|()| {
-        let endpoint = Connection(Deadpool(pool.clone())).into_endpoint().subscribe_via(server.client());
+        let endpoint = Connection(Pooled(pool.clone())).into_endpoint().subscribe_via(server.client());
         StampedeGuard::new(endpoint).lease_ttl(Duration::from_secs(3600))
     });
     for guard in &guards {
@@ -155,7 +126,7 @@ async fn waiters_over_a_pool_are_woken_with_a_client_for_messages() {
 #[tokio::test]
 async fn exhausted_pool_is_an_outage_of_the_store() {
     let pool = deadpool(&RedisServer::shared().url(), 1);
-    let guard = StampedeGuard::new(Connection(Deadpool(pool.clone()))).store_timeout(Duration::from_millis(50));
+    let guard = StampedeGuard::new(Connection(Pooled(pool.clone()))).store_timeout(Duration::from_millis(50));
     let held = pool.get().await.expect("a connection");
     guard.fetch("exhausted", async || Ok::<_, Down>(1)).await.expect("an answer of the origin");
     assert!(guard.health().breaker_open);

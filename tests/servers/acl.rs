@@ -171,8 +171,8 @@ fn docs_have_a_row_for_each_right() {
     tested.sort_unstable();
     listed.sort_unstable();
     assert_eq!(tested, listed);
-    // `cluster::cluster_user_needs_cluster_nodes_right`
-    tested.push("+cluster|nodes".into());
+    // `cluster::cluster_user_needs_cluster_nodes_right`, `cluster::cluster_user_needs_asking_right_while_a_slot_moves`
+    tested.extend(["+cluster|nodes".into(), "+asking".into()]);
     tested.sort_unstable();
     explained.sort_unstable();
     assert_eq!(explained, tested);

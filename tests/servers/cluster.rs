@@ -9,7 +9,7 @@ mod near;
 mod refresh;
 pub(crate) mod shards;
 
-use self::shards::{endpoint, endpoint_of};
+use self::shards::{Resharder, endpoint, endpoint_of};
 use crate::{
     SECOND, acl,
     kit::{Events, calls_of_a_herd, calls_of_a_varied_herd, command, hits, patient, recovers},
@@ -18,7 +18,8 @@ use crate::{
 };
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use stampede_guard::{
-    RedisStore, StampedeGuard,
+    ErrorKind, Lock, RedisStore, StampedeGuard,
+    lock::LockErrorKind,
     store::{CacheKey, LeaseReply, LeaseRequest, Store},
 };
 
@@ -177,6 +178,43 @@ async fn cluster_user_needs_cluster_nodes_right() {
         tokio::time::sleep(SECOND).await; // the outage cache has forgotten it
     }
     assert_eq!(events.about("`+cluster"), 1, "{}", events.all());
+}
+
+/// A node redirects commands for names that it lacks to the node that its slot moves to.
+///
+/// Seen to fail (an error of each operation) without `+asking`.
+#[tokio::test]
+async fn cluster_user_needs_asking_right_while_a_slot_moves() {
+    let nodes = nodes::<2>().await;
+    for node in &nodes {
+        for (user, of) in [("app", "app"), ("locks", "locks")] {
+            let rights = acl::documented_for(of).join(" ");
+            command::<()>(node, &format!("ACL SETUSER {user} {rights} +cluster|nodes +asking")).await;
+        }
+    }
+    let endpoint = |user: &str| {
+        let urls = nodes.iter().map(|node| format!("redis://{user}:secret@127.0.0.1:{}", node.port()));
+        endpoint_of(&urls.collect::<Vec<_>>())
+    };
+    let (guard, lock) = (patient(endpoint("app")), Lock::new(endpoint("locks")).store_timeout(30 * SECOND));
+    assert!(!hits(&guard, "connected").await);
+    lock.acquire("connected").await.expect("free").release().await.expect("held");
+    let resharder = Resharder::of(&nodes).await;
+    for key in ["{sg:rk}", "{lock:rk}"] {
+        let slot: usize = command(&nodes[0], &format!("CLUSTER KEYSLOT {key}")).await;
+        let from = usize::from(slot >= 8_192);
+        resharder.begin_move(slot, from, 1 - from).await;
+    }
+    guard.invalidate("k").await.expect("acknowledged");
+    let held = lock.acquire("k").await.expect("free");
+    _ = held.release().await; // its names may be on both nodes
+    for node in &nodes {
+        assert_eq!(acl::refused(node).await, [""; 0]);
+        command::<()>(node, "ACL SETUSER app -asking").await;
+        command::<()>(node, "ACL SETUSER locks -asking").await;
+    }
+    assert_eq!(guard.invalidate("k").await.expect_err("not allowed").kind(), ErrorKind::Store);
+    assert_eq!(lock.acquire("k").await.expect_err("not allowed").kind(), LockErrorKind::Store);
 }
 
 #[tokio::test]

@@ -152,7 +152,7 @@ async fn invalidation_is_seen_if_near_cache_connects_elsewhere() {
 ///
 /// Seen to fail (`old`, for as long as the connections live) if it is compared only with two data connections.
 #[tokio::test]
-async fn invalidation_is_seen_if_second_and_near_cache_connect_elsewhere() {
+async fn invalidation_is_seen_if_near_cache_and_second_lead_elsewhere() {
     let (server, copy) = server_and_copy().await;
     let name = Name::of(&copy).await;
     name.next_lead_to(&[&server, &copy]);

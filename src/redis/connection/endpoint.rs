@@ -98,7 +98,7 @@ impl RedisEndpoint {
     /// nodes. Over TLS a node is addressed by the host name that it announces, if there is one.
     ///
     /// Each master that has the keys of this process gets the connections that a single server would get, when they are
-    /// needed. Commands go to masters only. The user needs the right `+cluster|nodes`.
+    /// needed. Commands go to masters only. The user needs the rights `+cluster|nodes` and `+asking`.
     /// A copy in a near cache ends with its age, because no node reports the changes of all keys.
     ///
     /// # Errors

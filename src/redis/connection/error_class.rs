@@ -123,7 +123,7 @@ fn missing_right(message: &str) -> Cow<'static, str> {
         return format!("the command `+{command}`{subcommand}").into();
     }
     if message.contains("channel") {
-        "the channels `&stampede-guard:*`".into()
+        "the channels `&stampede-guard:*` (of sentinels `&+switch-master`)".into()
     } else if message.contains("key") {
         "the keys of its namespace, `~{sg:*` by default (of a lock `~{lock:*`)".into()
     } else {
@@ -140,8 +140,8 @@ const CREDENTIALS_CAUSES: &str = ", or `requirepass` and `ACL SETUSER` of the se
     server has no password or has reached `maxclients`";
 pub(super) const CREDENTIALS_HINT: &str = "correct user and password";
 /// For an error of TLS, in the words of rustls or of OpenSSL.
-pub(super) const CERTIFICATE_HINT: &str = "renew the certificate of the server if it has expired, issue it for the host name \
-    in the URL, or name its authority with `redis::Client::build_with_tls` (certificates in `sentinel_with`)";
+pub(super) const CERTIFICATE_HINT: &str = "renew the server's certificate if it has expired, issue it for the host name in \
+    the URL, or name its authority or your certificate with `redis::Client::build_with_tls` or `sentinel_with`";
 pub(super) const CLIENT_HINT: &str = "the server is part of a cluster: build the guard from its nodes \
     (`RedisEndpoint::cluster`, feature `cluster`) instead of a `redis::Client`";
 
@@ -237,7 +237,7 @@ mod tests {
             ("@user_script: 7: The user executing the script can't run this command or subcommand", "the scripts"),
             ("NOPERM this user has no permissions to access one of the keys used as arguments", "`~{sg:*`"),
             ("NOPERM No permissions to access a key", "`~{sg:*`"),
-            ("NOPERM No permissions to access a channel", "`&stampede-guard:*`"),
+            ("NOPERM No permissions to access a channel", "`&stampede-guard:*` (of sentinels `&+switch-master`)"),
             ("ERR ACL failure in script: User app has no permissions to run the 'time' command", "`+time`"),
             ("ERR The user executing the script can't run this command or subcommand", "the scripts"),
             (

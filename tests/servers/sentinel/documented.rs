@@ -12,7 +12,7 @@ use redis::{
     RedisResult, TlsMode,
     sentinel::{SentinelClient, SentinelServerType},
 };
-use stampede_guard::{RedisEndpoint, StampedeGuard};
+use stampede_guard::{Lock, RedisEndpoint, StampedeGuard, lock::FencedLock};
 
 #[tokio::test]
 async fn documented_sentinel_lines_connect() -> RedisResult<()> {
@@ -37,13 +37,15 @@ async fn documented_sentinel_lines_connect() -> RedisResult<()> {
 async fn documented_sentinel_lines_log_in() -> RedisResult<()> {
     let watched = Watched::start().await;
     // The documented rights, with the password of this document.
-    let rights = acl::documented().join(" ").replace(">secret", ">server-secret");
+    let rights =
+        [acl::documented(), acl::documented_for("locks")].concat().join(" ").replace(">secret", ">server-secret");
     for server in &watched.servers {
         command::<()>(server, &format!("ACL SETUSER app {rights} +role")).await;
     }
-    let rights = "on >sentinel-secret resetchannels +role +sentinel|masters +subscribe &+switch-master";
+    let page = include_str!("../../../src/guide/sentinel.md");
+    let rule = page.lines().find(|line| line.starts_with("ACL SETUSER observer ")).expect("a rule in the docs");
     for sentinel in &watched.sentinels {
-        command::<()>(sentinel, &format!("ACL SETUSER observer {rights}")).await;
+        command::<()>(sentinel, rule).await;
     }
     let with_user = |url: String| url.replace("redis://", "redis://observer:sentinel-secret@");
     let sentinels: Vec<_> = watched.urls().into_iter().map(with_user).collect();
@@ -52,11 +54,16 @@ async fn documented_sentinel_lines_log_in() -> RedisResult<()> {
             client.set_client_to_redis_username("app").set_client_to_redis_password("server-secret")
         })?;
     }
-    let guards = [patient(endpoint.clone()), patient(endpoint)];
+    let guards = [patient(endpoint.clone()), patient(endpoint.clone())];
     is_shared_by_message(&guards, "users").await;
+    let lock = Lock::new(endpoint).recipe(FencedLock).store_timeout(30 * SECOND);
+    lock.acquire("k").await.expect("free").release().await.expect("held");
     for (server, user) in [(&watched.servers[0], "user=app"), (&watched.sentinels[1], "user=observer")] {
-        eventually("the user is logged in", async || command::<String>(server, "CLIENT LIST").await.contains(user))
-            .await;
+        eventually("the user is logged in and sends a ping", async || {
+            let clients: String = command(server, "CLIENT LIST").await;
+            clients.lines().any(|client| client.contains(user) && client.contains("cmd=ping"))
+        })
+        .await;
         assert_eq!(refused(server).await, [""; 0], "{user}");
     }
     Ok(())
