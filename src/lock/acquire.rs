@@ -226,9 +226,9 @@ impl Acquire {
     }
 
     fn acquisition(&self) -> Arc<Acquisition> {
-        let Lock { client, ttl, fair, .. } = &self.lock;
+        let Lock { client, ttl, .. } = &self.lock;
         let (client, key, token) = (client.clone(), self.key.clone(), client.token());
-        Arc::new(Acquisition { client, key, token, ttl: *ttl, fair: *fair })
+        Arc::new(Acquisition { client, key, token, ttl: *ttl })
     }
 
     fn unconfirmed(&self, error: StoreError) -> LockError {

@@ -30,8 +30,6 @@ pub struct Acquisition {
     pub token: Token,
     /// The time to live of the lock.
     pub ttl: Duration,
-    /// Whether a released lock goes to the waiter that has waited longest.
-    pub fair: bool,
 }
 
 impl Acquisition {

@@ -123,12 +123,11 @@ struct WaitTable {
 pub(crate) enum Notification {
     /// The waiter holds the lock since `stamp`, in microseconds of the server's clock.
     HandedOver { stamp: u64 },
-    /// The lock is free, or a message may have been lost.
+    /// A message may have been lost, or cannot be parsed.
     TryAgain,
 }
 
-/// Parses messages: `h`, a stamp and a token (handed over), or `f` and a token (free). Messages for unknown tokens are
-/// ignored.
+/// Parses messages: `h`, a stamp and a token (handed over). Messages for unknown tokens are ignored.
 impl MessageHandler for WaitTable {
     fn inbox(&self) -> Inbox {
         self.inbox
@@ -136,12 +135,8 @@ impl MessageHandler for WaitTable {
 
     fn on_message(&self, message: &[u8]) {
         let Some((rest, token)) = message.split_last_chunk::<16>() else { return };
-        let notification = match rest.split_first() {
-            Some((b'h', stamp)) => {
-                digits(stamp).map_or(Notification::TryAgain, |stamp| Notification::HandedOver { stamp })
-            }
-            _ => Notification::TryAgain,
-        };
+        let stamp = rest.strip_prefix(b"h").and_then(digits);
+        let notification = stamp.map_or(Notification::TryAgain, |stamp| Notification::HandedOver { stamp });
         if let Some(sender) = self.senders.lock().get(&Token::from_bytes(*token)) {
             let _ = sender.send(notification); // fails only if the waiter is being dropped
         }

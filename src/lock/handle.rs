@@ -52,7 +52,6 @@ pub struct Lock {
     pub(super) max_hold: Duration,
     pub(super) wait_timeout: Duration,
     pub(super) delay: Option<Duration>,
-    pub(super) fair: bool,
 }
 
 impl Lock {
@@ -74,7 +73,6 @@ impl Lock {
             max_hold: Duration::from_secs(60),
             wait_timeout: Duration::ZERO,
             delay: None,
-            fair: true,
         }
     }
 
@@ -144,26 +142,6 @@ impl Lock {
     #[must_use]
     pub fn delay(self, delay: Duration) -> Self {
         Self { delay: Some(delay), ..self }
-    }
-
-    /// Sets whether a released lock goes to the queued waiter that has waited longest. Default: `true`.
-    ///
-    /// If `false`, a released lock is free until the first client acquires it, which need not be the notified waiter.
-    /// No client then waits for a process that is slow to wake up. But clients that return often acquire the lock more
-    /// often, and a waiter that was notified too late queues again. All clients of a lock should use the same value.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), stampede_guard::redis::RedisError> {
-    /// use stampede_guard::{Lock, redis};
-    /// use std::time::Duration;
-    ///
-    /// let lock = Lock::new(redis::Client::open("redis://127.0.0.1/")?).wait(Duration::from_secs(5)).fair(false);
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn fair(self, fair: bool) -> Self {
-        Self { fair, ..self }
     }
 
     /// Sets the maximum duration of each server operation, including the connect. Default: 250 ms; minimum: 1 ms.

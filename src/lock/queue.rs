@@ -96,10 +96,7 @@ impl Queue {
     fn call(self, script: &Script, acquisition: &Acquisition) -> ScriptCall {
         let name = acquisition.name(self.name);
         let mut call = script.call(&[&name, &[&name, ":queue"].concat(), &[&name, ":heard"].concat()]);
-        call.arg(acquisition.token.as_bytes())
-            .arg(if self.has_fencing_token { "1" } else { "0" })
-            .arg(if acquisition.fair { "1" } else { "0" })
-            .arg(CHANNEL);
+        call.arg(acquisition.token.as_bytes()).arg(if self.has_fencing_token { "1" } else { "0" }).arg(CHANNEL);
         call
     }
 

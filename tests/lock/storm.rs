@@ -49,15 +49,14 @@ impl Witness {
     }
 }
 
-async fn storm(with: fn(Lock) -> Lock, fair: bool, seed: u64) {
+async fn storm(with: fn(Lock) -> Lock, seed: u64) {
     let server = RedisServer::start();
     let address = format!("127.0.0.1:{}", server.port()).parse().expect("an address");
     let mut relays = Vec::new();
     for _ in 0..4 {
         relays.push(Relay::to(address).await);
     }
-    let lock =
-        |server: redis::Client| with(Lock::new(server.into_endpoint())).fair(fair).ttl(TTL).store_timeout(5 * SECOND);
+    let lock = |server: redis::Client| with(Lock::new(server.into_endpoint())).ttl(TTL).store_timeout(5 * SECOND);
     let locks: Vec<_> = relays.iter().map(|relay| lock(relay.client())).collect();
     let witness = Arc::new(Witness::default());
     let mut tasks = JoinSet::new();
@@ -117,21 +116,11 @@ async fn wants_it(lock: Lock, witness: Arc<Witness>, id: u64, mut rng: fastrand:
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fenced_lock_fair_has_one_holder_at_a_time() {
-    storm(|lock| lock.recipe(FencedLock), true, fastrand::u64(..1 << 40)).await;
+async fn fenced_lock_has_one_holder_at_a_time() {
+    storm(|lock| lock.recipe(FencedLock), fastrand::u64(..1 << 40)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fenced_lock_unfair_has_one_holder_at_a_time() {
-    storm(|lock| lock.recipe(FencedLock), false, fastrand::u64(..1 << 40)).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn set_px_fair_has_one_holder_at_a_time() {
-    storm(|lock| lock.recipe(SetPx), true, fastrand::u64(..1 << 40)).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn set_px_unfair_has_one_holder_at_a_time() {
-    storm(|lock| lock.recipe(SetPx), false, fastrand::u64(..1 << 40)).await;
+async fn set_px_has_one_holder_at_a_time() {
+    storm(|lock| lock.recipe(SetPx), fastrand::u64(..1 << 40)).await;
 }

@@ -1,9 +1,9 @@
 -- Acquires the lock, or joins its queue.
--- ARGV  token16, stamped, fair, channel prefix, ttl_ms, 'w' (queue; notified if messages reach the process) |
---       'p' (queue; polling) | '' (do not queue)
+-- ARGV  token16, stamped, channel prefix, ttl_ms, 'w' (queue; notified if messages reach the process) | 'p' (queue;
+--       polling) | '' (do not queue)
 -- {1, pttl, stamp16} Acquired now or by an earlier request | {0, pttl, now16} Busy | {2, pttl, now16} Busy, and a
 -- message will notify the waiter
-local ttl, how = ARGV[5], ARGV[6]
+local ttl, how = ARGV[4], ARGV[5]
 local member = token .. ttl
 local l = redis.pcall('GET', KEYS[1])
 if type(l) == 'table' then return l end
@@ -35,11 +35,9 @@ if l then
 end
 if redis.call('EXISTS', KEYS[2]) == 1 then
   -- The lock is free although the queue has waiters: its holder crashed.
-  if fair then
-    wait()
-    local holder = hand_over()
-    if holder and holder ~= member then return busy() end
-  end
+  wait()
+  local holder = hand_over()
+  if holder and holder ~= member then return busy() end
   if how ~= '' and redis.call('ZREM', KEYS[2], member) == 1 then redis.call('HDEL', KEYS[3], member) end
 end
 redis.call('SET', KEYS[1], token .. (stamped and now() or ''), 'PX', ttl)

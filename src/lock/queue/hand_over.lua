@@ -2,7 +2,7 @@
 -- KEYS  L, the queue (sorted set), last request time of each waiter that has waited longer than long_us (hash)
 -- L is token16 stamp16|''. A member of the queue is token16 ttl_ms. Its score is its arrival time, stamp16.
 -- A waiter that polls, because no message reaches it, has a score of stamp16 plus .5.
-local token, stamped, fair, channel = ARGV[1], ARGV[2] == '1', ARGV[3] == '1', ARGV[4]
+local token, stamped, channel = ARGV[1], ARGV[2] == '1', ARGV[3]
 local long_us, stale_us = 500000, 3000000
 local time
 local function now()
@@ -34,10 +34,6 @@ local function is_subscribed(member, denied)
   if count.err then return denied end
   return count[2] > 0
 end
--- Sends the message, and reports whether it was counted as received. If an ACL denies PUBLISH, it counts as received.
-local function tell(member, what)
-  return redis.pcall('PUBLISH', channel .. member:sub(1, 8), what .. member:sub(1, 16)) ~= 0
-end
 -- Sets the lock for the next waiter, so that no other client acquires it in between. Skips waiters that are gone. Only
 -- the new holder receives a message, because a waiter that receives one takes the lock for its own. If an ACL denies the
 -- check, a registered waiter counts as subscribed, as it was at its last request.
@@ -48,7 +44,8 @@ local function hand_over()
     if not woken or is_subscribed(member, true) then
       local set = redis.pcall('SET', KEYS[1], member:sub(1, 16) .. (stamped and now() or ''), 'PX', member:sub(17))
       if set.err then return end
-      tell(member, 'h' .. now())
+      -- If an ACL denies PUBLISH, the waiter learns of the hand-over from its next request.
+      redis.pcall('PUBLISH', channel .. member:sub(1, 8), 'h' .. now() .. member:sub(1, 16))
       return member
     end
   end

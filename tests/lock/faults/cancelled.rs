@@ -48,12 +48,9 @@ async fn come_and_go(locks: &[Lock], name: &'static str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn contenders_cancelled_at_random_leave_no_key_or_second_holder() {
     let server = RedisServer::start();
-    for fair in [true, false] {
-        for (_, locks) in queueing(&server, 4) {
-            let locks: Vec<_> = locks.into_iter().map(|lock| lock.fair(fair)).collect();
-            come_and_go(&locks, "random").await;
-            nothing_left(&server, "random").await;
-        }
+    for (_, locks) in queueing(&server, 4) {
+        come_and_go(&locks, "random").await;
+        nothing_left(&server, "random").await;
     }
 }
 

@@ -245,31 +245,6 @@ async fn cancelled_waiter_leaves_queue_over_broken_connection() {
     }
 }
 
-/// Neither waiter is polled once it is queued, so that the second one leaves the queue only if the server notifies it.
-///
-/// Seen to fail if a waiter that leaves after its message notifies no other waiter.
-#[tokio::test]
-async fn unfair_waiter_dropped_after_message_notifies_next() {
-    let server = RedisServer::start();
-    for (recipe, locks) in queueing(&server, 1) {
-        let lock = locks[0].clone().fair(false);
-        let guard = lock.acquire("unfair").await.expect("free");
-        let (mut first, mut second) = (Box::pin(lock.acquire("unfair")), Box::pin(lock.acquire("unfair")));
-        for (waiter, n) in [(&mut first, 1), (&mut second, 2)] {
-            tokio::select! {
-                _ = waiter => unreachable!("the lock is held"),
-                () = queued(&server, "unfair", recipe, n) => {}
-            }
-        }
-        guard.release().await.expect("held");
-        queued(&server, "unfair", recipe, 1).await;
-        drop(first);
-        lock.drain().await;
-        queued(&server, "unfair", recipe, 0).await;
-        second.await.expect("in time").release().await.expect("held");
-    }
-}
-
 /// The clock of the server was set back by an hour.
 ///
 /// Seen to fail if a waiter keeps its place in the future: every newcomer overtakes it.

@@ -4,7 +4,7 @@ use crate::{Files, Findings};
 use std::collections::BTreeMap;
 
 /// Maximum number of code lines of the library. To be lowered with the library.
-const LINES: usize = 17933;
+const LINES: usize = 17919;
 
 /// Maximum number of code lines of each module. To be lowered with the module.
 const MODULE_LINES: [(&str, usize); 31] = [
@@ -25,7 +25,7 @@ const MODULE_LINES: [(&str, usize); 31] = [
     ("key", 501),
     ("layout", 21),
     ("lib", 95),
-    ("lock", 1018),
+    ("lock", 1004),
     ("near_cache", 120),
     ("operations", 31),
     ("outage_cache", 118),

@@ -39,12 +39,10 @@ impl Client {
     }
 }
 
-static ROWS: [Row; 14] = [
+static ROWS: [Row; 12] = [
     Row { name: "bare", how: How::Bare },
     Row { name: "set-px", how: How::TriesThenQueued(|lock, _| lock.recipe(SetPx)) },
-    Row { name: "set-px (unfair)", how: How::TriesThenQueued(|lock, _| lock.recipe(SetPx).fair(false)) },
     Row { name: "fused", how: How::Queued(|lock, _| lock.recipe(FencedLock)) },
-    Row { name: "fused (unfair)", how: How::Queued(|lock, _| lock.recipe(FencedLock).fair(false)) },
     Row { name: "exists-setex", how: How::Spins(|lock, _| lock.recipe(ExistsSetex)) },
     Row { name: "setnx-expire", how: How::Spins(|lock, client| lock.recipe(SetnxExpire::new(client.redis.clone()))) },
     Row { name: "watch", how: How::Spins(|lock, client| lock.recipe(Watch::new(client.redis.clone()))) },

@@ -34,7 +34,7 @@ impl StoreState {
     pub(super) fn acquisition(self: &Arc<Self>, key: &CacheKey, token: Token, ttl: Duration) -> Arc<Acquisition> {
         let lock = Key::new(key.primary()).variant(Bytes::copy_from_slice(key.hash().as_bytes()));
         let (client, key) = (self.client.clone(), CacheKey::new(key.namespace(), 0, lock));
-        Arc::new(Acquisition { client, key, token, ttl, fair: false })
+        Arc::new(Acquisition { client, key, token, ttl })
     }
 
     /// Admits the holder of the lock: reads the entry again, and otherwise takes the lease, even from another holder,
