@@ -127,7 +127,7 @@ impl Error {
     }
 
     pub(crate) fn uncacheable() -> Self {
-        Self::new(ErrorKind::Uncacheable, "the value to put is private, too large or otherwise not to be stored")
+        Self::new(ErrorKind::Uncacheable, "the value is private, too large, refused by its codec or not to be stored")
     }
 
     pub(crate) fn overloaded(what: &'static str) -> Self {

@@ -121,10 +121,10 @@ impl<V: Serialize + DeserializeOwned + 'static> ValueCodec<V> for SerdeCodec {
 
     fn describe(&self) -> (String, &'static str) {
         let way_out = match self.0.codec.is_human_readable() {
-            true => "let the type deserialize what it serializes; keys of maps must be strings or numbers",
+            true => "JSON has no NaN, infinity, `Some(())` or composite keys; a type must read what it writes",
             false => {
-                "use `Cache::codec(Codec::Json)` (feature `json`), or remove `skip_serializing_if`, `flatten`, `tag` and \
-                 `untagged` from the type"
+                "remove `skip_serializing`, `skip_serializing_if`, `flatten`, `tag` and `untagged` from the type, or use \
+                 `Cache::codec(Codec::Json)` (feature `json`), where a field that is not serialized reads as its default"
             }
         };
         (format!("{:?}", self.0.codec), way_out)

@@ -24,8 +24,9 @@ impl StampedeGuard {
     /// Returns a view of one kind of value: its type, its name, and settings of its own.
     ///
     /// The name is the beginning of the keys, with `:` and `%` escaped: key 42 of the cache `user` is the key `user:42` of
-    /// the guard. It is the [name](Self::named) of the view in metrics and statistics as well. Two views with the same
-    /// name have the same entries. The settings are the present ones of this guard.
+    /// the guard. It is the [name](Self::named) of the view in metrics and statistics as well. Two views of one
+    /// type with the same name have the same entries; of two types each has its own, and a `put` or an invalidation of either
+    /// drops both. The settings are the present ones of this guard.
     ///
     /// ```
     /// # #[derive(Clone)] struct Db;
@@ -46,8 +47,8 @@ impl StampedeGuard {
     ///
     /// Create a view once, when the application starts, and clone it: its settings are a copy, and its name takes about
     /// 8 KiB and a label of each metric until the last clone of the guard is dropped. So no name should come from a
-    /// request: a tenant is a part of the key. `Deserialize` of `V` is called with invented values here, unless the [fingerprint](Self::fingerprint) is
-    /// off. A request of a view with an empty name is refused, with
+    /// request: a tenant is a part of the key. `Deserialize` of `V` is called with invented values here, for the first view
+    /// of `V` in a process, unless the [fingerprint](Self::fingerprint) is off. A request of a view with an empty name is refused, with
     /// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey).
     #[must_use]
     pub fn cache<V>(&self, name: impl AsRef<str>) -> Cache<V>
@@ -347,7 +348,8 @@ impl<V: Send + Sync + 'static> Cache<V> {
     /// [`ErrorKind::Store`](crate::ErrorKind::Store) if the store has not acknowledged the put. The value may be stored or
     /// not. The key is invalidated, as after an [`invalidate`](Self::invalidate) that fails: the invalidation is sent again
     /// until it is acknowledged, and the value is not. [`ErrorKind::Uncacheable`](crate::ErrorKind::Uncacheable) if the
-    /// outcome is private or not to be stored, or the value too large: the key is invalidated.
+    /// outcome is private or not to be stored, the value is too large, or its codec refuses it (the log names the reason): the
+    /// key is invalidated.
     /// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) for an empty key.
     pub async fn put(&self, key: impl ToKey, value: impl Into<FetchOutcome<V>>) -> Result<(), Error> {
         let key = self.text(&key);
