@@ -23,7 +23,7 @@ use std::time::Duration;
 /// [`private`](crate::FetchOutcome::private). An event of level `ERROR` names each such type once, and
 /// [`Stats::codec_failures`](crate::Stats::codec_failures) counts the values. Use `Json`, or change the serde
 /// attributes of the type. Each value is checked for what its codec would lose, except for fields that serde does not
-/// serialize (`skip`, `skip_serializing`): they have their defaults after a hit. The first value of a type in a process and
+/// serialize (`skip`; in JSON also `skip_serializing` with `default`): they have their defaults after a hit. The first value of a type in a process and
 /// then one in 64 is decoded before it is stored; any other that does not decode is a miss.
 ///
 /// The default is `Bincode` if the feature `bincode` is on (the default), otherwise `Postcard`, otherwise `Json`.

@@ -124,7 +124,7 @@ impl<V: Serialize + DeserializeOwned + 'static> ValueCodec<V> for SerdeCodec {
             true => "JSON has no NaN, infinity, `Some(())` or composite keys; a type must read what it writes",
             false => {
                 "remove `skip_serializing`, `skip_serializing_if`, `flatten`, `tag` and `untagged` from the type, or use \
-                 `Cache::codec(Codec::Json)` (feature `json`), where a field that is not serialized reads as its default"
+                 `Cache::codec(Codec::Json)` (feature `json`), where a field that is not serialized has its `default`"
             }
         };
         (format!("{:?}", self.0.codec), way_out)

@@ -25,8 +25,8 @@ impl StampedeGuard {
     ///
     /// The name is the beginning of the keys, with `:` and `%` escaped: key 42 of the cache `user` is the key `user:42` of
     /// the guard. It is the [name](Self::named) of the view in metrics and statistics as well. Two views of one
-    /// type with the same name have the same entries; of two types each has its own, and a `put` or an invalidation of either
-    /// drops both. The settings are the present ones of this guard.
+    /// type with the same name have the same entries; of types with different structures each has its own: a `put` of one
+    /// drops the other, and an invalidation drops both. The settings are the present ones of this guard.
     ///
     /// ```
     /// # #[derive(Clone)] struct Db;

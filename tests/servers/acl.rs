@@ -452,6 +452,19 @@ async fn near_cache_without_tracking_right_keeps_to_max_age() {
     }
 }
 
+/// Nothing can compare the connection of the near cache with that of the reads. It is used, and an event says so.
+#[tokio::test]
+async fn near_cache_without_info_right_is_reported() {
+    let (server, events) = (RedisServer::start(), Events::listen());
+    let guard = patient(app(&server, &without("+info")).await).near_cache(NearCacheConfig::max_bytes(1 << 20));
+    eventually("a copy is served", async || {
+        hits(&guard, "k").await;
+        guard.stats().near_hits > 0
+    })
+    .await;
+    assert_eq!(events.about("`+info`"), 1, "{}", events.all());
+}
+
 /// The right of a URL with a database other than 0 that the docs name beside the rule.
 #[tokio::test]
 async fn other_database_needs_the_right_to_select_it() {

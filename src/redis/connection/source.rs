@@ -212,7 +212,8 @@ async fn connect(client: Client, config: AsyncConnectionConfig) -> RedisResult<M
     within(LONGEST_CONNECT_TIMEOUT, client.get_multiplexed_async_connection_with_config(&config)).await
 }
 
-/// Reports whether these replies to [`info_of_process`] come from one process. `None` if a server does not tell.
+/// Reports whether these replies to [`info_of_process`] come from one process. `None` if a server does not
+/// tell, or a reply fails: then the link of that connection makes another one.
 pub(in crate::redis) async fn is_one_process(
     first: impl Future<Output = RedisResult<Value>>,
     second: impl Future<Output = RedisResult<Value>>,
