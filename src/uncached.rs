@@ -85,9 +85,9 @@ reasons! {
     /// Likewise with a request that [`private_if`](crate::http::HttpOptions::private_if) recognises.
     PrivateIf = "private-if", "let the handler say `public` or `s-maxage` if all users get the same page";
     /// The response says `no-store`.
-    NoStore = "no-store", "let the handler say `max-age` instead, or take the route out of the layer";
+    NoStore = "no-store", "let the handler say `max-age` if all users get the same page, or take the route out of the layer";
     /// The response says `private`.
-    Private = "private", "let the handler say `max-age` instead, or take the route out of the layer";
+    Private = "private", "let the handler say `max-age` if all users get the same page, or take the route out of the layer";
     /// The response sets a cookie.
     SetCookie = "set-cookie", "let the handler set no cookie";
     /// The response states no freshness lifetime, and has a field that is made for one client, such as `X-CSRF-Token`.
