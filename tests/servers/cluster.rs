@@ -187,8 +187,8 @@ async fn cluster_user_needs_cluster_nodes_right() {
 async fn cluster_user_needs_asking_right_while_a_slot_moves() {
     let nodes = nodes::<2>().await;
     for node in &nodes {
-        for (user, of) in [("app", "app"), ("locks", "locks")] {
-            let rights = acl::documented_for(of).join(" ");
+        for user in ["app", "locks"] {
+            let rights = acl::documented_for(user).join(" ");
             command::<()>(node, &format!("ACL SETUSER {user} {rights} +cluster|nodes +asking")).await;
         }
     }
