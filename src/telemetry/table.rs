@@ -78,9 +78,9 @@ macro_rules! table {
                 /// Times that a circuit breaker opened because the store was unavailable.
                 breaker_opened { breaker_opened(meter, key, error: &StoreError) WARN
                     "circuit breaker opened: the store is unavailable; requests probe it in the background"
-                    [error = error.with_cause()] };
+                    [server.address = meter.server.as_deref(), error = error.with_cause()] };
                 { breaker_closed(meter, key, open_for: Duration) WARN "circuit breaker closed: the store answers again"
-                    [?open_for] };
+                    [server.address = meter.server.as_deref(), ?open_for] };
                 /// Requests rejected with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded).
                 // A wait timeout has a line of its own.
                 overloaded { overloaded(meter, key, error: &Error) + overloaded[0],

@@ -59,7 +59,9 @@ async fn outage_is_logged_at_its_beginning_and_end() {
         let said = events.all();
         assert_eq!(events.about("circuit breaker opened: the store is unavailable"), outages, "{said}");
         assert_eq!(events.about("circuit breaker closed: the store answers again"), outages, "{said}");
-        assert_eq!(events.about("open_for="), outages, "{said}");
+        for field in ["error=", "open_for="] {
+            assert_eq!(events.about(&format!("server.address=\"127.0.0.1\" {field}")), outages, "{said}");
+        }
         assert_eq!(events.about("WARN") + events.about("ERROR"), 2 * outages, "{said}");
     }
 }
