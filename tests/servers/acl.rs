@@ -474,6 +474,6 @@ async fn other_database_needs_the_right_to_select_it() {
         let url = format!("redis://app:secret@127.0.0.1:{}/1", server.port());
         let guard = patient(redis::Client::open(url).expect("a client"));
         assert_eq!(guard.invalidate("k").await.is_ok(), right.is_some(), "{right:?}: {}", events.all());
-        assert_eq!(events.about("database in the URL"), 1, "{}", events.all());
+        assert_eq!(events.about("the right `+select`) in the URL"), 1, "{}", events.all());
     }
 }

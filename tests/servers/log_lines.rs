@@ -138,6 +138,19 @@ async fn host_that_does_not_resolve_is_logged_once() {
     );
 }
 
+/// A refusal, as `Health::store_reachable` has it, so its operations have their line too.
+#[tokio::test]
+async fn missing_database_is_logged_as_refusal() {
+    let server = RedisServer::start();
+    let url = format!("{}/99", server.url().trim_end_matches('/'));
+    let lines = warnings(&url, Kind::Client, 30 * SECOND, true).await;
+    let [refused, operations] = &lines[..] else { panic!("two lines: {lines:#?}") };
+    for words in ["ERROR ", REFUSED, "DB index is out of range", URL_HINT] {
+        assert!(refused.contains(words), "no `{words}`: {refused}");
+    }
+    assert!(operations.contains("the store refuses operations"), "{operations}");
+}
+
 /// The first requests end before the attempt to connect does.
 #[tokio::test]
 async fn server_that_is_silent_is_logged_once() {

@@ -1,10 +1,11 @@
 //! The log lines about the connections to one endpoint: one for each cause, not one for each request or connection.
 
-use super::error_class::{CERTIFICATE_HINT, CREDENTIALS_HINT, ErrorClass, Misconfiguration, class, loggable};
+use super::error_class::{CERTIFICATE_HINT, CREDENTIALS_HINT, ErrorClass, class, loggable};
 use crate::{sync::mutex::Mutex, telemetry};
 use redis::{ConnectionAddr, RedisError};
 use std::{
     collections::HashSet,
+    fmt::Display,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
@@ -32,7 +33,9 @@ impl ConnectionLog {
     /// it is gone.
     pub(super) fn connect_failed(&self, error: &RedisError) {
         match class(error) {
-            ErrorClass::Misconfigured(setting) => self.misconfigured(setting, error),
+            ErrorClass::Misconfigured(setting) => {
+                self.report(telemetry::misconfigured, &setting.hint(error, self.place), error);
+            }
             _ => self.unreachable(error),
         }
     }
@@ -65,7 +68,7 @@ impl ConnectionLog {
         match errors.reduce(Option::and).flatten() {
             Some(error) => {
                 self.unreachable(&error);
-                self.report_unreachable(ALL_HINT, &error);
+                self.report(telemetry::unreachable, ALL_HINT, &error);
             }
             None => _ = self.hints.lock().remove(ALL_HINT),
         }
@@ -74,24 +77,20 @@ impl ConnectionLog {
     fn unreachable(&self, error: &RedisError) {
         let is_first = !self.is_settled.swap(true, Relaxed);
         if loggable(error).contains("certificate") {
-            self.report_unreachable(CERTIFICATE_HINT, error); // a certificate expires while connections work
+            // A certificate expires while connections work.
+            self.report(telemetry::unreachable, CERTIFICATE_HINT, error);
         } else if is_first {
             self.is_new(ALL_HINT); // this line says so
-            self.report_unreachable(&format!("{URL_HINT} in {}, or start the server", self.place), error);
+            let is_refusal = class(error) == ErrorClass::Refused; // of the database
+            let event = if is_refusal { telemetry::misconfigured } else { telemetry::unreachable };
+            self.report(event, &format!("{URL_HINT} in {}, or start the server", self.place), error);
         }
     }
 
-    fn report_unreachable(&self, hint: &str, error: &RedisError) {
+    /// Reports the error by this event, unless the hint was given already.
+    fn report(&self, event: fn(Option<&str>, &dyn Display, &str), hint: &str, error: &RedisError) {
         if self.is_new(hint) {
-            telemetry::unreachable(self.address.as_deref(), &loggable(error), hint);
-        }
-    }
-
-    /// Reports an error whose cause an operator has to correct.
-    fn misconfigured(&self, setting: Misconfiguration, error: &RedisError) {
-        let hint = setting.hint(error, self.place);
-        if self.is_new(&hint) {
-            telemetry::misconfigured(self.address.as_deref(), &loggable(error), &hint);
+            event(self.address.as_deref(), &loggable(error), hint);
         }
     }
 
@@ -112,7 +111,8 @@ fn shown(address: &ConnectionAddr) -> String {
     format!("{scheme}{address}")
 }
 
-const URL_HINT: &str = "correct host, port, scheme (`redis://`, or `rediss://` for TLS) and database";
+const URL_HINT: &str = "correct host, port, scheme (`redis://`, or `rediss://` for TLS) and database (other than 0 with the \
+    right `+select`)";
 const ALL_HINT: &str = "none of the named addresses answers: the connections that exist go on, but a process that starts \
     now finds no server; start the servers, or name the addresses that they have now";
 /// Maximum number of hints. A hint may name a command in the words of the server.
