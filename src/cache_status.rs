@@ -12,8 +12,9 @@ pub enum CacheStatus {
     Miss,
     /// Answered by the fetch of another request, in this process or in another process.
     Coalesced,
-    /// Answered by the origin for this request alone. The request has no key, its response is private, it runs inside
-    /// a fetch of the same key or of a key that waits for it, or the guard is set to [`bypass`](crate::StampedeGuard::bypass).
+    /// Answered by the origin for this request alone. The request has no key, its response is private or was not shared
+    /// in time, it runs inside a fetch of the same key or of a key that waits for it, or the guard is set to
+    /// [`bypass`](crate::StampedeGuard::bypass).
     Bypass,
     /// Answered by the origin, through a fetch that this process shares and the store does not get: the store did not
     /// answer in time, or the response of the leader was too old for this request.
