@@ -196,8 +196,9 @@ impl Default for NearCacheBytes {
 
 /// A counter, gauge or histogram of the facade.
 trait Instrument: Sized {
-    /// Describes a metric, and registers it for each key.
-    fn register(recorder: &dyn Recorder, described: Described, keys: impl Iterator<Item = Key>) -> Box<[Self]>;
+    /// Describes a metric, and registers it for this key. Each time, because the recorder of OpenTelemetry forgets a
+    /// description with its first key, and a metric with and without one is two metrics there.
+    fn register(recorder: &dyn Recorder, described: Described, key: &Key) -> Self;
 }
 
 /// Name, unit and meaning of a metric.
@@ -206,10 +207,9 @@ type Described = (&'static str, Unit, &'static str);
 macro_rules! instruments {
     ($($type:ident, $register:ident, $describe:ident;)+) => {
         $(impl Instrument for $type {
-            fn register(recorder: &dyn Recorder, described: Described, keys: impl Iterator<Item = Key>) -> Box<[Self]> {
-                let (name, unit, help) = described;
+            fn register(recorder: &dyn Recorder, (name, unit, help): Described, key: &Key) -> Self {
                 recorder.$describe(name.into(), Some(unit), help.into());
-                keys.map(|key| recorder.$register(&key, &METADATA)).collect()
+                recorder.$register(key, &METADATA)
             }
         })+
     };
@@ -234,7 +234,8 @@ fn family<H: Instrument>(
         };
         combinations.into_iter().flat_map(with_each).collect()
     });
-    H::register(recorder, described, combinations.into_iter().map(|labels| Key::from_parts(described.0, labels)))
+    let register = |labels| H::register(recorder, described, &Key::from_parts(described.0, labels));
+    combinations.into_iter().map(register).collect()
 }
 
 const METADATA: Metadata<'_> = Metadata::new("stampede_guard", Level::INFO, Some(module_path!()));

@@ -14,7 +14,7 @@ use opentelemetry_sdk::{
 };
 use stampede_guard::{HISTOGRAM_BUCKETS, StampedeGuard};
 use stampede_guard_support::{Down, SECOND};
-use std::{convert::Infallible, sync::LazyLock};
+use std::{collections::BTreeMap, convert::Infallible, sync::LazyLock};
 use tracing::{Dispatch, Instrument as _, info_span, subscriber::NoSubscriber};
 use tracing_subscriber::{Layer, layer::SubscriberExt, util::SubscriberInitExt};
 
@@ -83,4 +83,7 @@ async fn metrics_reach_opentelemetry_with_buckets_in_seconds() {
         }
     }
     assert_eq!((hits, bounds), (2, HISTOGRAM_BUCKETS.to_vec()), "{all:#?}");
+    // A metric that is described for some of its series only is exported as two.
+    let described: BTreeMap<_, _> = all.iter().map(|metric| (metric.name(), metric.description())).collect();
+    assert!(all.len() == described.len() && described.values().all(|help| !help.is_empty()), "{described:#?}");
 }
