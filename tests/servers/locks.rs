@@ -69,6 +69,24 @@ async fn missing_right_is_reported_in_the_servers_words() {
     assert!(source.contains("permissions"), "{source}");
 }
 
+/// `SetPx` acquires a free lock without reading it. Seen to fail (the lock was reported as lost, and stayed) when the
+/// script of the release took an error for the value of another holder.
+#[tokio::test]
+async fn lock_is_not_lost_if_its_release_lacks_a_right() {
+    let server = RedisServer::start();
+    let rights: Vec<_> = acl::documented_for("locks").into_iter().filter(|right| *right != "+get").collect();
+    let lock = Lock::new(acl::app(&server, &rights).await).store_timeout(20 * SECOND);
+    let held = lock.acquire("held").await.expect("free");
+    assert_eq!(held.release().await.expect_err("not allowed").kind(), LockErrorKind::Store);
+    // Bytes of another type are no lock of this holder.
+    let mut redis = server.connection().await;
+    let lock = Lock::new(server.client()).store_timeout(20 * SECOND);
+    let held = lock.acquire("replaced").await.expect("free");
+    let name = "{lock:rreplaced}:set-px";
+    redis::pipe().del(name).lpush(name, 1).exec_async(&mut redis).await.expect("an answer");
+    assert_eq!(held.release().await.expect_err("not held").kind(), LockErrorKind::Release);
+}
+
 /// Without these rights the waiters poll, and are still served in order. Without `PUBSUB NUMSUB` no event reports it.
 #[tokio::test]
 async fn lock_waiters_poll_without_channel_rights() {
