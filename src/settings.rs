@@ -34,8 +34,8 @@ impl StampedeGuard {
         self.set(|config| config.codec = codec)
     }
 
-    /// Sets the version of the stored types. Each version has entries of its own, so that old and new processes of a
-    /// rolling deploy do not overwrite each other; an invalidation drops all of them. All versions share leases.
+    /// Sets the version of the stored types and pages. Each version has entries of its own, so that old and new processes
+    /// of a rolling deploy do not overwrite each other; an invalidation drops all of them. All versions share leases.
     /// Default: 0.
     ///
     /// So has each [structure](Self::fingerprint) of a type: the names, order and kinds of fields and variants, as
@@ -291,11 +291,12 @@ impl StampedeGuard {
     /// Sets what happens while the store is unavailable. Default: [`StoreFailure::FailOpen`].
     ///
     /// A circuit breaker opens after one operation that exceeds [`store_timeout`](Self::store_timeout), or after five
-    /// errors in a row. Requests then probe the store in the background: at once, and again after each `store_timeout`,
-    /// or 0.5 s if that is shorter. A reply closes the breaker; without requests it stays open. For half of a
-    /// `store_timeout` after a timeout, requests wait for the probe, and a read that has timed out is sent once more
-    /// when the probe is answered. Afterwards no request waits for the store. [`invalidate`](Self::invalidate) bypasses
-    /// the breaker. Clones with different `store_timeout`s have separate breakers.
+    /// errors in a row. A refusal is a reply and no such error. Requests then probe the store in the
+    /// background: at once, and again after each `store_timeout`, or 0.5 s if that is shorter. A reply closes the breaker;
+    /// without requests it stays open. For half of a `store_timeout` after a timeout, requests wait for the probe, and a
+    /// read that has timed out is sent once more when the probe is answered. Afterwards no request waits for the store.
+    /// [`invalidate`](Self::invalidate) bypasses the breaker. Clones with different `store_timeout`s have separate
+    /// breakers.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -117,9 +117,12 @@ impl StampedeGuard {
 ///         self.cache.fetch(id, async move || db.user(id).await).await
 ///     }
 ///
-///     async fn rename(&self, id: i64, name: &str) -> Result<(), Box<dyn std::error::Error>> {
+///     async fn rename(&self, id: i64, name: &str) -> std::io::Result<()> {
 ///         self.db.rename(id, name).await?;
-///         Ok(self.cache.invalidate(id).await?) // after the write: no earlier value is stored any more
+///         if let Err(error) = self.cache.invalidate(id).await {
+///             eprintln!("it is sent again: {error}"); // the name has changed, so this is no error of the caller
+///         }
+///         Ok(())
 ///     }
 /// }
 ///
@@ -316,7 +319,8 @@ impl<V: Send + Sync + 'static> Cache<V> {
     }
 
     /// Stores this value. Calls that begin after this has returned `Ok` get no value of an earlier fetch, put or
-    /// invalidation, in the whole fleet; a [near cache](StampedeGuard::near_cache) of another process is late by at most a
+    /// invalidation. In another process, a call may share a read that was sent before, at most for its
+    /// [`store_timeout`](StampedeGuard::store_timeout), and a [near cache](StampedeGuard::near_cache) is late by at most a
     /// round trip, or its [`max_age`](crate::NearCacheConfig::max_age). A fetch that is running is not interrupted: its
     /// callers get its result, or its error, and the result is not stored.
     ///

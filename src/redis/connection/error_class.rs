@@ -127,7 +127,7 @@ fn missing_right(message: &str) -> Cow<'static, str> {
     } else if message.contains("key") {
         "the keys of its namespace, `~{sg:*` by default (of a lock `~{lock:*`)".into()
     } else {
-        "the commands that the scripts call".into()
+        "the commands that the scripts call (the server's `ACL LOG` names the one)".into()
     }
 }
 
