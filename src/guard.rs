@@ -107,8 +107,8 @@ impl StampedeGuard {
     /// get the old value. Another guard, in this process or another, learns of the invalidation by a message to the
     /// leaders and waiters of the key; until then it may join later requests to an old fetch. Requests that were
     /// already waiting may still get the old value. The entries of every [`schema_version`](Self::schema_version) and
-    /// [`codec`](Self::codec) are dropped, whichever this guard uses. Another process may share a read that it sent
-    /// before, at most for its [`store_timeout`](Self::store_timeout), and has what the store could not keep for the
+    /// [`codec`](Self::codec) are dropped, whichever this guard uses. Another guard may share a read that it has sent before,
+    /// at most for its [`store_timeout`](Self::store_timeout), and has what the store could not keep for the
     /// [`ttl`](crate::OutageCacheConfig::ttl) of its outage cache. For its copies see [`near_cache`](Self::near_cache).
     ///
     /// Once polled, the future can be dropped without stopping the invalidation.

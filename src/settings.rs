@@ -291,12 +291,12 @@ impl StampedeGuard {
     /// Sets what happens while the store is unavailable. Default: [`StoreFailure::FailOpen`].
     ///
     /// A circuit breaker opens after one operation that exceeds [`store_timeout`](Self::store_timeout), or after five
-    /// errors in a row. A refusal is a reply and no such error. Requests then probe the store in the
-    /// background: at once, and again after each `store_timeout`, or 0.5 s if that is shorter. A reply closes the breaker;
-    /// without requests it stays open. For half of a `store_timeout` after a timeout, requests wait for the probe, and a
-    /// read that has timed out is sent once more when the probe is answered. Afterwards no request waits for the store.
-    /// [`invalidate`](Self::invalidate) bypasses the breaker. Clones with different `store_timeout`s have separate
-    /// breakers.
+    /// errors in a row. A refusal is a reply and no such error; `LOADING`, `BUSY`, `MASTERDOWN` and `CLUSTERDOWN` are.
+    /// Requests then probe the store in the background: at once, and again after each `store_timeout`, or 0.5 s if that is
+    /// shorter. A reply closes the breaker; without requests it stays open. For half of a `store_timeout` after a timeout,
+    /// requests wait for the probe, and a read that has timed out is sent once more when the probe is answered. Afterwards
+    /// no request waits for the store. [`invalidate`](Self::invalidate) bypasses the breaker. Clones with different
+    /// `store_timeout`s have separate breakers.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

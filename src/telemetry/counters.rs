@@ -116,7 +116,7 @@ pub(crate) struct Meter {
     pub(super) name: Arc<str>,
     pub(super) counters: Arc<Counters>,
     pub(super) metrics: Arc<NamedMetrics>,
-    /// The host of the server, for spans.
+    /// The host of the server, for spans and events.
     pub(crate) server: Option<Arc<str>>,
     /// Whether events and spans show keys, instead of their hashes only.
     pub(crate) log_keys: bool,

@@ -196,8 +196,8 @@ impl Default for NearCacheBytes {
 
 /// A counter, gauge or histogram of the facade.
 trait Instrument: Sized {
-    /// Describes a metric, and registers it for this key. Each time, because the recorder of OpenTelemetry forgets a
-    /// description with its first key, and a metric with and without one is two metrics there.
+    /// Describes a metric, and registers it for this key. A metric is described for each key, because the recorder of
+    /// OpenTelemetry forgets a description with the first key, and a metric with and without one is two metrics there.
     fn register(recorder: &dyn Recorder, described: Described, key: &Key) -> Self;
 }
 

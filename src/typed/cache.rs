@@ -120,7 +120,7 @@ impl StampedeGuard {
 ///     async fn rename(&self, id: i64, name: &str) -> std::io::Result<()> {
 ///         self.db.rename(id, name).await?;
 ///         if let Err(error) = self.cache.invalidate(id).await {
-///             eprintln!("it is sent again: {error}"); // the name has changed, so this is no error of the caller
+///             eprintln!("the invalidation is sent again: {error}"); // no error of the caller: the name has changed
 ///         }
 ///         Ok(())
 ///     }
@@ -319,7 +319,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
     }
 
     /// Stores this value. Calls that begin after this has returned `Ok` get no value of an earlier fetch, put or
-    /// invalidation. In another process, a call may share a read that was sent before, at most for its
+    /// invalidation. Another guard, in this process or another, may share a read that it has sent before, at most for its
     /// [`store_timeout`](StampedeGuard::store_timeout), and a [near cache](StampedeGuard::near_cache) is late by at most a
     /// round trip, or its [`max_age`](crate::NearCacheConfig::max_age). A fetch that is running is not interrupted: its
     /// callers get its result, or its error, and the result is not stored.

@@ -465,7 +465,8 @@ async fn near_cache_without_info_right_is_reported() {
     assert_eq!(events.about("`+info`"), 1, "{}", events.all());
 }
 
-/// The right of a URL with a database other than 0 that the docs name beside the rule.
+/// The right of a URL with a database other than 0 that the docs name beside the rule. Seen to fail (no event) for a right
+/// that was taken away when only the first connection reported it.
 #[tokio::test]
 async fn other_database_needs_the_right_to_select_it() {
     let (server, events) = (RedisServer::start(), Events::listen());
@@ -474,6 +475,15 @@ async fn other_database_needs_the_right_to_select_it() {
         let url = format!("redis://app:secret@127.0.0.1:{}/1", server.port());
         let guard = patient(redis::Client::open(url).expect("a client"));
         assert_eq!(guard.invalidate("k").await.is_ok(), right.is_some(), "{right:?}: {}", events.all());
-        assert_eq!(events.about("the right `+select`) in the URL"), 1, "{}", events.all());
+        assert_eq!(events.about("`+select`"), 1, "{}", events.all());
+        if right.is_some() {
+            command::<()>(&server, "ACL SETUSER app -select").await;
+            command::<i64>(&server, "CLIENT KILL USER app").await;
+            eventually("an event names the right", async || {
+                guard.invalidate("k").await.expect_err("not allowed");
+                events.about("`+select`") == 2
+            })
+            .await;
+        }
     }
 }

@@ -32,24 +32,22 @@ pub(super) enum ErrorClass {
 pub(super) enum Misconfiguration {
     Credentials,
     Rights,
+    Database,
     Client,
     Protocol,
 }
 
 pub(super) fn class(error: &RedisError) -> ErrorClass {
+    use Misconfiguration::{Client, Credentials, Protocol, Rights};
     use ServerErrorKind::{Ask, BusyLoading, ClusterDown, MasterDown, Moved, NoPerm, ReadOnly, ResponseError};
     match (error.kind(), error.code()) {
         (ErrorKind::AuthenticationFailed, _) | (_, Some("NOAUTH" | "WRONGPASS")) => {
-            ErrorClass::Misconfigured(Misconfiguration::Credentials)
+            ErrorClass::Misconfigured(Credentials)
         }
-        (ErrorKind::RESP3NotSupported, _) | (_, Some("NOPROTO")) => {
-            ErrorClass::Misconfigured(Misconfiguration::Protocol)
-        }
-        (ErrorKind::Server(NoPerm), _) => ErrorClass::Misconfigured(Misconfiguration::Rights),
-        (ErrorKind::Server(ResponseError), _) | (_, Some(SCRIPT_LINE | RENAME)) => {
-            in_script(error.detail().unwrap_or_default())
-        }
-        (ErrorKind::Server(Moved | Ask), _) => ErrorClass::Misconfigured(Misconfiguration::Client),
+        (ErrorKind::RESP3NotSupported, _) | (_, Some("NOPROTO")) => ErrorClass::Misconfigured(Protocol),
+        (ErrorKind::Server(NoPerm), _) => ErrorClass::Misconfigured(Rights),
+        (ErrorKind::Server(ResponseError), _) | (_, Some(SCRIPT_LINE | RENAME)) => without_code(error),
+        (ErrorKind::Server(Moved | Ask), _) => ErrorClass::Misconfigured(Client),
         (ErrorKind::Server(BusyLoading | ClusterDown | MasterDown), _) | (_, Some("BUSY")) => ErrorClass::Unavailable,
         (ErrorKind::Server(ReadOnly), _) => ErrorClass::Demoted,
         (ErrorKind::Server(_) | ErrorKind::Extension, _) => ErrorClass::Refused,
@@ -89,10 +87,17 @@ fn without_arguments(error: &RedisError) -> Option<String> {
 
 /// Classifies an error without a code of its own. Redis drops the code when a command within a script is refused: for
 /// missing rights in any version, and for all errors before 7.0. In the text before 7.0 the code follows a minus sign.
-fn in_script(detail: &str) -> ErrorClass {
-    if detail.contains("The user executing the script") || detail.contains("ACL failure in script") {
+/// redis-rs drops the code when `SELECT` is refused.
+fn without_code(error: &RedisError) -> ErrorClass {
+    let detail = error.detail().unwrap_or_default();
+    let says = |texts: &[&str]| texts.iter().any(|text| detail.contains(text));
+    if says(&["The user executing the script", "ACL failure in script", "no permissions to run the 'select'"]) {
         ErrorClass::Misconfigured(Misconfiguration::Rights)
-    } else if detail.contains("-READONLY ") {
+    } else if says(&["Authentication required"]) {
+        ErrorClass::Misconfigured(Misconfiguration::Credentials)
+    } else if says(&["DB index is out of range"]) {
+        ErrorClass::Misconfigured(Misconfiguration::Database)
+    } else if says(&["-READONLY "]) {
         ErrorClass::Demoted
     } else {
         ErrorClass::Refused
@@ -108,6 +113,7 @@ impl Misconfiguration {
                 let right = missing_right(&error.to_string());
                 format!("grant the user {right} with `ACL SETUSER`; `stampede_guard::guide::rights` lists all")
             }
+            Self::Database => format!("correct the database in {named}"),
             Self::Client => CLIENT_HINT.to_owned(),
             Self::Protocol => PROTOCOL_HINT.to_owned(),
         }
@@ -116,8 +122,7 @@ impl Misconfiguration {
 
 /// Names the right that the server has missed, as far as its message tells.
 fn missing_right(message: &str) -> Cow<'static, str> {
-    let command = message.split_once("run the '").and_then(|(_, rest)| rest.split_once('\''));
-    if let Some((command, rest)) = command {
+    if let Some((command, rest)) = message.split_once("run the '").and_then(|(_, rest)| rest.split_once('\'')) {
         // Redis 6.2 does not say which subcommand it is.
         let subcommand = if rest.contains("subcommand") { " or its subcommand" } else { "" };
         return format!("the command `+{command}`{subcommand}").into();
@@ -127,7 +132,7 @@ fn missing_right(message: &str) -> Cow<'static, str> {
     } else if message.contains("key") {
         "the keys of its namespace, `~{sg:*` by default (of a lock `~{lock:*`)".into()
     } else {
-        "the commands that the scripts call (the server's `ACL LOG` names the one)".into()
+        "the commands that the scripts call (`ACL LOG` on the server names the missing command)".into()
     }
 }
 

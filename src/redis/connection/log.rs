@@ -33,9 +33,7 @@ impl ConnectionLog {
     /// it is gone.
     pub(super) fn connect_failed(&self, error: &RedisError) {
         match class(error) {
-            ErrorClass::Misconfigured(setting) => {
-                self.report(telemetry::misconfigured, &setting.hint(error, self.place), error);
-            }
+            ErrorClass::Misconfigured(of) => self.report(telemetry::misconfigured, &of.hint(error, self.place), error),
             _ => self.unreachable(error),
         }
     }
@@ -81,9 +79,7 @@ impl ConnectionLog {
             self.report(telemetry::unreachable, CERTIFICATE_HINT, error);
         } else if is_first {
             self.is_new(ALL_HINT); // this line says so
-            let is_refusal = class(error) == ErrorClass::Refused; // of the database
-            let event = if is_refusal { telemetry::misconfigured } else { telemetry::unreachable };
-            self.report(event, &format!("{URL_HINT} in {}, or start the server", self.place), error);
+            self.report(telemetry::unreachable, &format!("{URL_HINT} in {}, or start the server", self.place), error);
         }
     }
 
@@ -111,8 +107,7 @@ fn shown(address: &ConnectionAddr) -> String {
     format!("{scheme}{address}")
 }
 
-const URL_HINT: &str = "correct host, port, scheme (`redis://`, or `rediss://` for TLS) and database (other than 0 with the \
-    right `+select`)";
+const URL_HINT: &str = "correct host, port and scheme (`redis://`, or `rediss://` for TLS)";
 const ALL_HINT: &str = "none of the named addresses answers: the connections that exist go on, but a process that starts \
     now finds no server; start the servers, or name the addresses that they have now";
 /// Maximum number of hints. A hint may name a command in the words of the server.
