@@ -72,12 +72,12 @@
 //! | `lock` | yes | [`lock`]: distributed locks over Redis |
 //! | `http` | yes | the guard as a [`Layer`](tower_layer::Layer) over HTTP services |
 //! | `axum` | yes | keys from the URI as the client sent it, also under `Router::nest`; [`Error`] as a response |
-//! | `bincode` | yes | typed values, encoded with bincode |
-//! | `json` | yes | typed values that bincode cannot read back, encoded as JSON; [`Codec::Json`] |
+//! | `bincode` | yes | typed values (`fetch`, `cache`, `keyed`, `ValueCodec`), encoded with bincode |
+//! | `json` | yes | the same, encoded as JSON if bincode cannot read them back; [`Codec::Json`] |
 //! | `anyhow` | yes | [`Error::origin`] finds the error that an `anyhow::Error` was made from |
 //! | `tracing` | yes | events under the target `stampede_guard`, and the span `stampede_guard.fetch` of a request that is no hit |
 //! | `metrics` | | counters, gauges and histograms for the recorder of the `metrics` facade |
-//! | `postcard` | | another codec |
+//! | `postcard` | | the same, encoded with postcard |
 //! | `uuid` | | [`ToKey`] for `Uuid` |
 //! | `serde` | | `Settings` and [`Policy`] from a file, with durations such as `"30s"` |
 //! | `unstable` | | `store` and `lock::recipe`: stores and lock recipes of your own. Any release may change both |

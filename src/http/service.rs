@@ -359,8 +359,8 @@ impl<B, E> fmt::Debug for ResponseFuture<B, E> {
 }
 
 /// A request extension: the time at which the response is needed, so that an outer layer can pass on the time that a
-/// client has left. The request does not wait longer for a fetch. It does not wait at all if the last fetch of the key
-/// took longer than the time left. It then gets the stale response, if that may be served on errors, otherwise a 503. A
+/// client has left. The request does not wait longer for a fetch. It does not wait at all for the fetch of another
+/// request if the last fetch of the key took longer than the time left. It then gets the stale response, if that may be served on errors, otherwise a 503. A
 /// fetch that it leads continues for others, within the limit of [`max_detached`](StampedeGuard::max_detached).
 ///
 /// ```

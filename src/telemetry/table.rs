@@ -40,7 +40,7 @@ macro_rules! table {
                     [front_end = front_end.as_str(), status = status.as_str(), took = ?took()] };
                 { stored(meter, key, kind: Kind) DEBUG "stored" [?kind] };
                 /// Fills that came too late and were refused by the store.
-                fenced { fenced(meter, key, kind: Kind) INFO "a late fill was refused" [?kind] };
+                fenced { fenced(meter, key, kind: Kind) DEBUG "a late fill was refused" [?kind] };
                 /// Leases that were lost while their fetch was running.
                 lease_losses { lease_lost(meter, key) + leases_lost[0], INFO "the lease was lost while its fetch was running" };
                 /// Requests that reached their wait timeout, whatever answer they got then.

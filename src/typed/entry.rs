@@ -55,12 +55,13 @@ pub struct CacheEntry<'a, V> {
 }
 
 impl<V: Send + Sync + 'static> CacheEntry<'_, V> {
-    /// Sets the time by which this call needs an answer. It does not wait longer for a fetch. It does not wait at all if
-    /// the last fetch of the key took longer than the time left. It then gets the stale value, if the policy permits that
-    /// on errors, otherwise [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). A fetch that it leads continues for
-    /// others, within the limit of [`max_detached`](crate::StampedeGuard::max_detached); that of
-    /// [`fetch_scoped`](Self::fetch_scoped) is dropped, and so is one for this caller alone: of a private value, or under
-    /// [`bypass`](crate::StampedeGuard::bypass). With two deadlines the earlier one counts. Default: none.
+    /// Sets the time by which this call needs an answer. It does not wait longer for a fetch. It does not wait at all for
+    /// the fetch of another call if the last fetch of the key took longer than the time left. It then gets the stale
+    /// value, if the policy permits that on errors, otherwise [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). A
+    /// fetch that it leads continues for others, within the limit of
+    /// [`max_detached`](crate::StampedeGuard::max_detached); that of [`fetch_scoped`](Self::fetch_scoped) is dropped, and
+    /// so is one for this caller alone: of a private value, or under [`bypass`](crate::StampedeGuard::bypass). With two
+    /// deadlines the earlier one counts. Default: none.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
