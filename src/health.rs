@@ -17,11 +17,11 @@ use std::time::Duration;
 #[cfg_attr(feature = "_typed", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Health {
-    /// Whether the store replied to its last operation, or to its last read if reads have a connection of their own; in a
-    /// cluster, whether each node did. A refusal is a reply, for example of a full server or of one without the database
-    /// of the URL; see [`last_error`](Self::last_error). A server that
-    /// [refuses the credentials](Self::credentials_refused) is not reachable. `None` before the first operation has ended.
-    /// A store in this process is always reachable.
+    /// Whether the store replied to its last operation, or to its last read if reads have a connection of their own (not
+    /// to a probe of the circuit breaker of the other operations); in a cluster, whether each node did. A refusal is a
+    /// reply, for example of a full server or of one without the database of the URL; see
+    /// [`last_error`](Self::last_error). A server that [refuses the credentials](Self::credentials_refused) is not
+    /// reachable. `None` before the first operation has ended. A store in this process is always reachable.
     pub store_reachable: Option<bool>,
     /// Whether the server, or a node of a cluster, has refused user and password at the last operation. An operator has
     /// to correct them.

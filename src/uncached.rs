@@ -115,7 +115,7 @@ reasons! {
     TooLarge = "too-large", "raise `StampedeGuard::max_payload`";
     /// The response does not state its length. It is stored if it ends in time and is not too large; the counter has
     /// the ones that did not end within 5 s, and the requests that did not wait for their end.
-    UnknownLength = "unknown-length", "send a `Content-Length`, or take an endless response out of the layer";
+    UnknownLength = "unknown-length", "send a body that knows its length, or take an endless response out of the layer";
     /// The body of the response broke off, or did not end within the fetch timeout.
     Truncated = "truncated";
     /// The store has no room for a response of this size.

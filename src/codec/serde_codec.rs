@@ -123,7 +123,7 @@ impl<V: Serialize + DeserializeOwned + 'static> ValueCodec<V> for SerdeCodec {
         let way_out = match self.0.codec.is_human_readable() {
             true => "JSON has no NaN, infinity, `Some(())` or composite keys; a type must read what it writes",
             false => {
-                "remove `skip_serializing`, `skip_serializing_if`, `flatten`, `tag` and `untagged` from the type, or use \
+                "remove `skip_serializing(_if)`, `flatten`, `tag`, `untagged`, and `skip` of variants from the type, or use \
                  `Cache::codec(Codec::Json)` (feature `json`), where a field that is not serialized has its `default`"
             }
         };

@@ -280,7 +280,8 @@ impl StampedeGuard {
     /// The URL is absolute, as clients write it: `https://example.org/products/7?lang=en`. It is
     /// invalidated under both schemes, because a server after a TLS terminator sees `http`, and in one step. With
     /// [`ignore_host`](crate::http::HttpOptions::ignore_host) a path is enough. Request fields that
-    /// [`HttpOptions`](crate::http::HttpOptions) add to the key are taken to be absent. If middleware has rewritten the
+    /// [`HttpOptions`](crate::http::HttpOptions) add to the key are taken to be absent. A clone without the options of the
+    /// layer has other keys, returns `Ok`, and drops nothing. If middleware has rewritten the
     /// URI of a request, only an unsafe request that is rewritten alike invalidates its entry.
     ///
     /// ```
