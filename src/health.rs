@@ -17,9 +17,9 @@ use std::time::Duration;
 #[cfg_attr(feature = "_typed", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Health {
-    /// Whether the store replied to its last operation, or to its last read if reads have a connection of their own (not
-    /// to a probe of the circuit breaker of the other operations); in a cluster, whether each node did. A refusal is a
-    /// reply, for example of a full server or of one without the database of the URL; see
+    /// Whether the store replied to its last operation. If reads have a connection of their own, only reads count. In a
+    /// cluster, whether each node replied. A probe of the circuit breaker of writes counts as none. A refusal is a reply,
+    /// for example of a full server or of one without the database of the URL; see
     /// [`last_error`](Self::last_error). A server that [refuses the credentials](Self::credentials_refused) is not
     /// reachable. `None` before the first operation has ended. A store in this process is always reachable.
     pub store_reachable: Option<bool>,

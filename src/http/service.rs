@@ -280,8 +280,9 @@ impl StampedeGuard {
     /// The URL is absolute, as clients write it: `https://example.org/products/7?lang=en`. It is
     /// invalidated under both schemes, because a server after a TLS terminator sees `http`, and in one step. With
     /// [`ignore_host`](crate::http::HttpOptions::ignore_host) a path is enough. Request fields that
-    /// [`HttpOptions`](crate::http::HttpOptions) add to the key are taken to be absent. A clone without the options of the
-    /// layer has other keys, returns `Ok`, and drops nothing. If middleware has rewritten the
+    /// [`HttpOptions`](crate::http::HttpOptions) add to the key are taken to be absent. Call this on a clone with the same
+    /// `ignore_host` and `vary_key_on` as the layer. Otherwise the keys differ: an absolute URL returns `Ok` and drops
+    /// nothing. If middleware has rewritten the
     /// URI of a request, only an unsafe request that is rewritten alike invalidates its entry.
     ///
     /// ```
@@ -361,8 +362,9 @@ impl<B, E> fmt::Debug for ResponseFuture<B, E> {
 
 /// A request extension: the time at which the response is needed, so that an outer layer can pass on the time that a
 /// client has left. The request does not wait longer for a fetch. It does not wait at all for the fetch of another
-/// request if the last fetch of the key took longer than the time left. It then gets the stale response, if that may be served on errors, otherwise a 503. A
-/// fetch that it leads continues for others, within the limit of [`max_detached`](StampedeGuard::max_detached).
+/// request if the last fetch of the key took longer than the time left. It then gets the stale response, if that may be
+/// served on errors, otherwise a 503. A fetch that it leads continues for others, within the limit of
+/// [`max_detached`](StampedeGuard::max_detached).
 ///
 /// ```
 /// use stampede_guard::http::Deadline;

@@ -5,7 +5,7 @@
 //! | the connection broke or was refused, or the reply is not valid RESP | [`Disconnected`](ErrorClass::Disconnected) | reconnect, retry once at once |
 //! | `LOADING`, `BUSY`, `CLUSTERDOWN`, `MASTERDOWN` | [`Unavailable`](ErrorClass::Unavailable) | the server serves no client now, as if it were down; reconnect at most once a second, except after `CLUSTERDOWN` |
 //! | `READONLY` | [`Demoted`](ErrorClass::Demoted) | refused; reconnect at most once a second, because the host name may resolve to the new master |
-//! | `NOAUTH`, `WRONGPASS`, `NOPERM`, `NOPROTO`, `MOVED`, `ASK` | [`Misconfigured`](ErrorClass::Misconfigured) | refused, and logged once ([`log`](super::log)) with the setting to change |
+//! | `NOAUTH`, `WRONGPASS`, `NOPERM`, `NOPROTO`, `MOVED`, `ASK`, a refused `SELECT` | [`Misconfigured`](ErrorClass::Misconfigured) | refused, and logged once ([`log`](super::log)) with the setting to change |
 //! | any other error reply: `OOM`, `NOREPLICAS`, `MISCONF`, `WRONGTYPE`, `TRYAGAIN` (a slot that moves), an error of a script | [`Refused`](ErrorClass::Refused) | not done, but the server is alive and hits go on |
 //! | any other error of the client or the system | [`Unknown`](ErrorClass::Unknown) | the outcome is unknown |
 //!
@@ -85,23 +85,22 @@ fn without_arguments(error: &RedisError) -> Option<String> {
     error.to_string().split_once(", with args beginning with").map(|(text, _)| text.to_owned())
 }
 
-/// Classifies an error without a code of its own. Redis drops the code when a command within a script is refused: for
-/// missing rights in any version, and for all errors before 7.0. In the text before 7.0 the code follows a minus sign.
-/// redis-rs drops the code when `SELECT` is refused.
+/// Classifies an error without a code of its own, by what its text contains. Redis drops the code when a command within
+/// a script is refused: for missing rights in any version, and for all errors before 7.0, where the code follows a minus
+/// sign in the text. redis-rs drops the code when `SELECT` is refused.
 fn without_code(error: &RedisError) -> ErrorClass {
-    let detail = error.detail().unwrap_or_default();
-    let says = |texts: &[&str]| texts.iter().any(|text| detail.contains(text));
-    if says(&["The user executing the script", "ACL failure in script", "no permissions to run the 'select'"]) {
-        ErrorClass::Misconfigured(Misconfiguration::Rights)
-    } else if says(&["Authentication required"]) {
-        ErrorClass::Misconfigured(Misconfiguration::Credentials)
-    } else if says(&["DB index is out of range"]) {
-        ErrorClass::Misconfigured(Misconfiguration::Database)
-    } else if says(&["-READONLY "]) {
-        ErrorClass::Demoted
-    } else {
-        ErrorClass::Refused
-    }
+    use Misconfiguration::{Credentials, Database, Rights};
+    let classes = [
+        ("The user executing the script", ErrorClass::Misconfigured(Rights)),
+        ("ACL failure in script", ErrorClass::Misconfigured(Rights)),
+        ("no permissions to run the 'select'", ErrorClass::Misconfigured(Rights)),
+        ("Authentication required", ErrorClass::Misconfigured(Credentials)),
+        ("is busy running a ", ErrorClass::Unavailable),
+        ("refused to switch database", ErrorClass::Misconfigured(Database)),
+        ("-READONLY ", ErrorClass::Demoted),
+    ];
+    let text = loggable(error);
+    classes.into_iter().find(|(part, _)| text.contains(part)).map_or(ErrorClass::Refused, |(_, class)| class)
 }
 
 impl Misconfiguration {
@@ -201,6 +200,8 @@ mod tests {
         for line in ["MOVED 3999 127.0.0.1:6381", "ASK 3999 127.0.0.1:6381"] {
             assert_eq!(class_of_reply(line), ErrorClass::Misconfigured(Misconfiguration::Client), "{line}");
         }
+        let unknown_key = "ERR unknown command 'EVALSHA', with args beginning with: 'Authentication required'";
+        assert_eq!(class_of_reply(unknown_key), ErrorClass::Refused);
         let demoted = [
             "READONLY You can't write against a read only replica.",
             "ERR Error running script (call to f_89): @user_script:1: -READONLY You can't write against a read only replica.",
@@ -208,6 +209,23 @@ mod tests {
         ];
         for line in demoted {
             assert_eq!(class_of_reply(line), ErrorClass::Demoted, "{line}");
+        }
+    }
+
+    /// In the words of redis-rs, which drops the code.
+    #[test]
+    fn refused_select_maps_to_its_class() {
+        use Misconfiguration::{Credentials, Database, Rights};
+        for (detail, class_of_select) in [
+            ("DB index is out of range", ErrorClass::Misconfigured(Database)),
+            ("SELECT is not allowed in cluster mode", ErrorClass::Misconfigured(Database)),
+            ("Authentication required.", ErrorClass::Misconfigured(Credentials)),
+            ("User app has no permissions to run the 'select' command", ErrorClass::Misconfigured(Rights)),
+            ("Redis is busy running a script. You can only call SCRIPT KILL", ErrorClass::Unavailable),
+        ] {
+            let kind = ErrorKind::Server(ServerErrorKind::ResponseError);
+            let error = RedisError::from((kind, "Redis server refused to switch database", detail.to_owned()));
+            assert_eq!(class(&error), class_of_select, "{detail}");
         }
     }
 
