@@ -275,6 +275,6 @@ const URL: &str = "the URL of the client (`redis::Client::open`, `redis://USER:P
 /// The place in which the user has named the sentinels.
 #[cfg(feature = "sentinel")]
 const SENTINELS: &str = "the URLs of the sentinels and the name of their master (`RedisEndpoint::sentinel`), or for the \
-    servers, where the user needs `+role`, in `RedisEndpoint::sentinel_with`";
+    servers in `RedisEndpoint::sentinel_with`";
 /// Maximum time to connect with settings of the user, which may have none.
 const LONGEST_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
