@@ -139,8 +139,32 @@ async fn hint_names_the_sentinels_that_are_gone() {
 async fn hint_names_the_sentinels_that_refuse_the_password() {
     let servers = [(); 2].map(|()| RedisServer::start());
     let urls = servers.each_ref().map(|server| format!("redis://nobody:wrong@127.0.0.1:{}", server.port()));
-    let words = ["ERROR", "redis refuses to serve", "correct user and password in the URLs of the sentinels"];
-    is_named_once(urls, &words).await;
+    let hint = "correct user and password in the URLs of the sentinels";
+    is_named_once(urls, &["ERROR", "redis refuses to serve", "refused by a sentinel", hint]).await;
+}
+
+/// The address in both lines is that of the sentinels.
+#[tokio::test]
+async fn refusal_by_a_sentinel_differs_from_one_by_a_server() {
+    for (user_of_sentinels, hint) in [("app:secret@", "`+role`"), ("", "correct user and password")] {
+        let (watched, events) = (Watched::start().await, Events::listen());
+        for sentinel in &watched.sentinels {
+            command::<()>(sentinel, "ACL SETUSER app on >secret ~* &* +@all -role").await;
+        }
+        let urls = watched.urls().into_iter().map(|url| url.replace("//", &format!("//{user_of_sentinels}")));
+        let endpoint = RedisEndpoint::sentinel_with(urls, "main", |client| match user_of_sentinels {
+            "" => client.set_client_to_redis_username("app").set_client_to_redis_password("secret"),
+            _ => client,
+        });
+        let guard = patient(endpoint.expect("URLs"));
+        eventually("it is logged", async || {
+            guard.fetch(fastrand::u64(..), async || Ok::<_, Down>(1)).await.expect("an answer");
+            events.about(hint) > 0
+        })
+        .await;
+        let is_by_sentinel = events.about("refused by a sentinel") > 0;
+        assert_eq!(is_by_sentinel, !user_of_sentinels.is_empty(), "{}", events.all());
+    }
 }
 
 /// Seen to fail if only the first attempt to reach a server is logged.

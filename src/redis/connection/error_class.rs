@@ -12,6 +12,8 @@
 //! `NOSCRIPT` does not get this far: the script is sent again in full (`script`). For a plain GET `WRONGTYPE` is a
 //! miss.
 
+use self::ErrorClass::{Demoted, Disconnected, Misconfigured, Refused, Unavailable, Unknown};
+use self::Misconfiguration::{Client, Credentials, Database, Protocol, Rights};
 use crate::{error::BoxError, store::error::StoreError};
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 use std::borrow::Cow;
@@ -38,23 +40,20 @@ pub(super) enum Misconfiguration {
 }
 
 pub(super) fn class(error: &RedisError) -> ErrorClass {
-    use Misconfiguration::{Client, Credentials, Protocol, Rights};
     use ServerErrorKind::{Ask, BusyLoading, ClusterDown, MasterDown, Moved, NoPerm, ReadOnly, ResponseError};
     match (error.kind(), error.code()) {
-        (ErrorKind::AuthenticationFailed, _) | (_, Some("NOAUTH" | "WRONGPASS")) => {
-            ErrorClass::Misconfigured(Credentials)
-        }
-        (ErrorKind::RESP3NotSupported, _) | (_, Some("NOPROTO")) => ErrorClass::Misconfigured(Protocol),
-        (ErrorKind::Server(NoPerm), _) => ErrorClass::Misconfigured(Rights),
+        (ErrorKind::AuthenticationFailed, _) | (_, Some("NOAUTH" | "WRONGPASS")) => Misconfigured(Credentials),
+        (ErrorKind::RESP3NotSupported, _) | (_, Some("NOPROTO")) => Misconfigured(Protocol),
+        (ErrorKind::Server(NoPerm), _) => Misconfigured(Rights),
         (ErrorKind::Server(ResponseError), _) | (_, Some(SCRIPT_LINE | RENAME)) => without_code(error),
-        (ErrorKind::Server(Moved | Ask), _) => ErrorClass::Misconfigured(Client),
-        (ErrorKind::Server(BusyLoading | ClusterDown | MasterDown), _) | (_, Some("BUSY")) => ErrorClass::Unavailable,
-        (ErrorKind::Server(ReadOnly), _) => ErrorClass::Demoted,
-        (ErrorKind::Server(_) | ErrorKind::Extension, _) => ErrorClass::Refused,
+        (ErrorKind::Server(Moved | Ask), _) => Misconfigured(Client),
+        (ErrorKind::Server(BusyLoading | ClusterDown | MasterDown), _) | (_, Some("BUSY")) => Unavailable,
+        (ErrorKind::Server(ReadOnly), _) => Demoted,
+        (ErrorKind::Server(_) | ErrorKind::Extension, _) => Refused,
         _ if error.is_unrecoverable_error() || error.is_connection_dropped() || error.is_connection_refusal() => {
-            ErrorClass::Disconnected
+            Disconnected
         }
-        _ => ErrorClass::Unknown,
+        _ => Unknown,
     }
 }
 
@@ -62,15 +61,12 @@ pub(super) fn class(error: &RedisError) -> ErrorClass {
 #[must_use]
 pub fn store_error(error: RedisError) -> StoreError {
     let class = class(&error);
-    let source: BoxError = match without_arguments(&error) {
-        Some(text) => text.into(),
-        None => error.into(),
-    };
+    let source: BoxError = without_arguments(&error).map_or_else(|| error.into(), Into::into);
     match class {
-        ErrorClass::Disconnected => StoreError::disconnected(source),
-        ErrorClass::Refused | ErrorClass::Demoted => StoreError::refused(source),
-        ErrorClass::Misconfigured(of) => StoreError::misconfigured(source, of == Misconfiguration::Credentials),
-        ErrorClass::Unavailable | ErrorClass::Unknown => StoreError::new(source),
+        Disconnected => StoreError::disconnected(source),
+        Refused | Demoted => StoreError::refused(source),
+        Misconfigured(of) => StoreError::misconfigured(source, of == Credentials),
+        Unavailable | Unknown => StoreError::new(source),
     }
 }
 
@@ -89,18 +85,17 @@ fn without_arguments(error: &RedisError) -> Option<String> {
 /// a script is refused: for missing rights in any version, and for all errors before 7.0, where the code follows a minus
 /// sign in the text. redis-rs drops the code when `SELECT` is refused.
 fn without_code(error: &RedisError) -> ErrorClass {
-    use Misconfiguration::{Credentials, Database, Rights};
     let classes = [
-        ("The user executing the script", ErrorClass::Misconfigured(Rights)),
-        ("ACL failure in script", ErrorClass::Misconfigured(Rights)),
-        ("no permissions to run the 'select'", ErrorClass::Misconfigured(Rights)),
-        ("Authentication required", ErrorClass::Misconfigured(Credentials)),
-        ("is busy running a ", ErrorClass::Unavailable),
-        ("refused to switch database", ErrorClass::Misconfigured(Database)),
-        ("-READONLY ", ErrorClass::Demoted),
+        ("The user executing the script", Misconfigured(Rights)),
+        ("ACL failure in script", Misconfigured(Rights)),
+        ("no permissions to run the 'select'", Misconfigured(Rights)),
+        ("Authentication required", Misconfigured(Credentials)),
+        ("is busy running a ", Unavailable),
+        ("refused to switch database", Misconfigured(Database)),
+        ("-READONLY ", Demoted),
     ];
     let text = loggable(error);
-    classes.into_iter().find(|(part, _)| text.contains(part)).map_or(ErrorClass::Refused, |(_, class)| class)
+    classes.into_iter().find(|(part, _)| text.contains(part)).map_or(Refused, |(_, class)| class)
 }
 
 impl Misconfiguration {
@@ -215,7 +210,6 @@ mod tests {
     /// In the words of redis-rs, which drops the code.
     #[test]
     fn refused_select_maps_to_its_class() {
-        use Misconfiguration::{Credentials, Database, Rights};
         for (detail, class_of_select) in [
             ("DB index is out of range", ErrorClass::Misconfigured(Database)),
             ("SELECT is not allowed in cluster mode", ErrorClass::Misconfigured(Database)),

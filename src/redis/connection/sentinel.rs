@@ -2,12 +2,12 @@
 
 use super::{
     attempts::{Attempts, within},
-    error_class::{ErrorClass, class},
+    error_class::{ErrorClass, Misconfiguration, class, loggable},
     supervise::{CHECK_INTERVAL, KeptTask, Subscription, answers, supervise},
 };
 use crate::{clock, sync::mutex::Mutex, sync::shared::WeakShared};
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
-use redis::{Client, ConnectionAddr, ErrorKind, RedisError, RedisResult, sentinel::SentinelClient};
+use redis::{Client, ConnectionAddr, ErrorKind, RedisError, RedisResult, ServerErrorKind, sentinel::SentinelClient};
 use std::{convert::Infallible, sync::Arc, time::Duration};
 use tokio::{
     sync::{Notify, watch},
@@ -85,10 +85,19 @@ impl Sentinel {
         client.async_get_client().await
     }
 
-    /// Returns a client for subscriptions, once the sentinel has answered. Only a failure of this keeps it from being asked
-    /// again: the client of an application that lists several sentinels may lead to one of them that is gone.
+    /// Returns a client for subscriptions, once the sentinel has answered. If it refuses the user, the error says that a
+    /// sentinel did. Only a failure of this keeps it from being asked again: the client of an application that lists
+    /// several sentinels may lead to one of them that is gone.
     async fn reach(&self, client: &mut SentinelClient) -> RedisResult<Client> {
-        self.attempts.run(within(SENTINEL_TIMEOUT, client.async_get_sentinel_client())).await
+        let reached = self.attempts.run(within(SENTINEL_TIMEOUT, client.async_get_sentinel_client())).await;
+        reached.map_err(|error| {
+            let kind = match class(&error) {
+                ErrorClass::Misconfigured(Misconfiguration::Credentials) => ErrorKind::AuthenticationFailed,
+                ErrorClass::Misconfigured(Misconfiguration::Rights) => ErrorKind::Server(ServerErrorKind::NoPerm),
+                _ => return error,
+            };
+            (kind, "refused by a sentinel", loggable(&error)).into()
+        })
     }
 }
 
@@ -136,12 +145,9 @@ impl Sentinels {
     /// two sentinels disagree, the connections must not alternate between two masters.
     async fn named_by_most(&self) -> RedisResult<Client> {
         let mut answers: FuturesUnordered<_> = self.all.iter().map(Sentinel::vote).collect();
-        let (mut named, mut last_error) = (Vec::new(), None);
+        let (mut named, mut last_error) = (Vec::new(), RedisError::from(NO_SENTINELS));
         while let Some(answer) = answers.next().await {
-            match answer {
-                Ok(client) => named.push(client),
-                Err(error) => last_error = Some(error),
-            }
+            answer.map_or_else(|error| last_error = error, |client| named.push(client));
             if named.last().is_some_and(|client| 2 * votes(&named, client) > self.all.len()) {
                 break;
             }
@@ -149,7 +155,7 @@ impl Sentinels {
         // If the votes are equal, the connections stay.
         let is_current = |client: &Client| self.master.borrow().address.as_ref() == Some(address(client));
         let most = named.iter().max_by_key(|client| (votes(&named, client), is_current(client)));
-        most.cloned().ok_or_else(|| last_error.unwrap_or_else(|| NO_SENTINELS.into()))
+        most.cloned().ok_or(last_error)
     }
 }
 
