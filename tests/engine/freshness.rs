@@ -1,7 +1,7 @@
 //! Freshness: how long a stored response is reused.
 
 use crate::{Down, MS, SECOND, never, support::Origin};
-use stampede_guard::{ErrorKind, FetchContext, FetchOutcome, MemoryStore, Policy, StampedeGuard};
+use stampede_guard::{ErrorKind, FetchContext, FetchOutcome, MemoryStore, Policy, StampedeGuard, testing::FakeRedis};
 use std::{sync::Arc, time::Duration};
 
 /// Fetches `k`; the origin returns the number of its calls.
@@ -37,6 +37,31 @@ async fn a_stale_answer_is_served_while_one_request_refreshes_it() {
     assert_eq!(origin.calls(), 2, "one refresh called the origin");
     assert_eq!(ask(&guard, &origin).await, 2);
     assert_eq!(guard.stats().stale_hits, 50);
+}
+
+/// The second process has met the lease of the first one, and is not asked meanwhile.
+///
+/// Seen to fail (it waits for the end of that lease, and refreshes nothing until then) without a message to it.
+#[tokio::test(start_paused = true)]
+async fn refresh_ends_with_the_refresh_of_another_process() {
+    let policy = Policy::fresh_for(SECOND).stale_while_revalidate(600 * SECOND).jitter(0.0);
+    let (server, origin) = (FakeRedis::new(), Origin::gated());
+    let [first, second] = [(); 2].map(|()| server.node().guard().policy(policy));
+    first.fetch("k", async || Ok::<usize, Down>(0)).await.expect("an answer");
+    tokio::time::sleep(2 * SECOND).await;
+    for guard in [&first, &second] {
+        assert_eq!(ask(guard, &origin).await, 0, "stale");
+        tokio::time::sleep(10 * MS).await;
+    }
+    assert_eq!(second.in_flight(), 1);
+    origin.open();
+    first.drain().await;
+    tokio::time::sleep(MS).await;
+    assert_eq!(second.in_flight(), 0);
+    tokio::time::sleep(2 * SECOND).await;
+    assert_eq!(ask(&second, &origin).await, 1, "stale again");
+    second.drain().await;
+    assert_eq!(origin.calls(), 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -60,7 +60,7 @@ impl Leader {
         loop {
             let breaker_changed = resource.engine.breakers.changed(); // before the request, so that no opening is missed
             let asked = resource.engine.versions.now();
-            let reply = self.ask(true, permit).await;
+            let reply = self.ask(permit).await;
             if self.flight.is_deserted() {
                 return Err(Progress::Abandoned); // the last caller has left during the request
             }
@@ -98,35 +98,42 @@ impl Leader {
     }
 
     /// Acquires the right to refresh an entry that was served already. Asks once. If another process refreshes the
-    /// entry, or has failed to, the flight is held for a while, so that later callers do not ask again. If a caller
-    /// joins it, the leader goes on for that caller.
+    /// entry, or has failed to, the flight is held until that has ended, so that later callers do not ask again. If a
+    /// caller joins it, the leader goes on for that caller.
     pub(super) async fn acquire_refresh(&mut self, permit: &mut FillPermit) -> Result<FillRight, Progress> {
-        let span = match self.ask(false, permit).await {
+        let span = match self.ask(permit).await {
             Ok(LeaseReply::Granted { lease, .. }) => return Ok(FillRight::Lease(lease)),
             Ok(LeaseReply::Hit(entry)) => return Err(Progress::Found(Ok(Some(entry)))),
             Ok(LeaseReply::Wait { remaining: span, .. } | LeaseReply::Failed { retry_in: span, .. }) => span,
             Err(_) => return Err(Progress::Abandoned),
         };
+        if self.scoped {
+            return Err(Progress::Abandoned);
+        }
         let is_joined = tokio::select! {
-            () = permit.listener.invalidated() => {
-                self.on_invalidation();
+            biased;
+            invalidated = permit.listener.notified() => {
+                if invalidated {
+                    self.on_invalidation();
+                }
                 false
             }
-            is_joined = self.hold_refresh_slot(span) => is_joined,
+            () = self.flight.joined() => true,
+            () = sleep(span.min(MAX_SLOT_TIME)) => false,
         };
         // Not abandoned, because the caller might join a refresh again and again. Boxed, because few are joined.
         if is_joined { Box::pin(self.acquire_lease(permit)).await } else { Err(Progress::Abandoned) }
     }
 
     /// Asks the store once, with a new token. An invalidation that arrives before the reply is handled at once.
-    async fn ask(&mut self, notify: bool, permit: &mut FillPermit) -> Result<LeaseReply, StoreError> {
+    async fn ask(&mut self, permit: &mut FillPermit) -> Result<LeaseReply, StoreError> {
         let resource = self.resource.clone();
         resource.check_breaker(Access::Write)?;
         let (token, asked) = (permit.token(), resource.engine.versions.now());
         let seen = self.seen.as_ref().map(|entry| entry.meta().id);
         let Config { lease_ttl: lease, fetch_timeout, .. } = *resource.config;
         let kept_for = fetch_timeout.saturating_sub(lease);
-        let question = resource.get_or_lease(LeaseRequest { token, lease, kept_for, seen, notify });
+        let question = resource.get_or_lease(LeaseRequest { token, lease, kept_for, seen });
         let reply = while_listening(&mut permit.listener, || self.on_invalidation(), question).await;
         match &reply {
             Ok(LeaseReply::Hit(_)) => permit.right = FillRight::None,
@@ -194,19 +201,6 @@ impl Leader {
             self.seen = None;
         }
         self.flight.set_stale_candidate(self.seen.clone(), asked);
-    }
-
-    /// Holds the flight of a refresh while another process refreshes, so that concurrent stale hits do not each ask the
-    /// store for the lease. Reports whether a caller has joined the flight.
-    async fn hold_refresh_slot(&self, span: Duration) -> bool {
-        if self.scoped {
-            return false;
-        }
-        tokio::select! {
-            biased;
-            () = self.flight.joined() => true,
-            () = sleep(span.min(MAX_SLOT_TIME)) => false,
-        }
     }
 
     /// Acquires the right to fetch without the store: a `max_fallback_fetches` permit. A nested fetch needs none, because

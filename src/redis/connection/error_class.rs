@@ -171,15 +171,15 @@ mod tests {
             "@user_script: 7: -OOM command not allowed when used memory > 'maxmemory'.",
         ];
         for line in refused {
-            assert_eq!(class_of_reply(line), ErrorClass::Refused, "{line}");
+            assert_eq!(class_of_reply(line), Refused, "{line}");
         }
         for line in ["LOADING l", "BUSY b", "CLUSTERDOWN c", "MASTERDOWN m"] {
-            assert_eq!(class_of_reply(line), ErrorClass::Unavailable, "{line}");
+            assert_eq!(class_of_reply(line), Unavailable, "{line}");
         }
         for line in ["NOAUTH Authentication required.", "WRONGPASS invalid username-password pair"] {
-            assert_eq!(class_of_reply(line), ErrorClass::Misconfigured(Misconfiguration::Credentials), "{line}");
+            assert_eq!(class_of_reply(line), Misconfigured(Credentials), "{line}");
         }
-        assert_eq!(class_of_reply("NOPROTO unsupported"), ErrorClass::Misconfigured(Misconfiguration::Protocol));
+        assert_eq!(class_of_reply("NOPROTO unsupported"), Misconfigured(Protocol));
         let rights = [
             "NOPERM this user has no permissions to run the 'get' command",
             "ERR The user executing the script can't run this command or subcommand script: 89, on @user_script:1.",
@@ -190,20 +190,20 @@ mod tests {
              arguments",
         ];
         for line in rights {
-            assert_eq!(class_of_reply(line), ErrorClass::Misconfigured(Misconfiguration::Rights), "{line}");
+            assert_eq!(class_of_reply(line), Misconfigured(Rights), "{line}");
         }
         for line in ["MOVED 3999 127.0.0.1:6381", "ASK 3999 127.0.0.1:6381"] {
-            assert_eq!(class_of_reply(line), ErrorClass::Misconfigured(Misconfiguration::Client), "{line}");
+            assert_eq!(class_of_reply(line), Misconfigured(Client), "{line}");
         }
         let unknown_key = "ERR unknown command 'EVALSHA', with args beginning with: 'Authentication required'";
-        assert_eq!(class_of_reply(unknown_key), ErrorClass::Refused);
+        assert_eq!(class_of_reply(unknown_key), Refused);
         let demoted = [
             "READONLY You can't write against a read only replica.",
             "ERR Error running script (call to f_89): @user_script:1: -READONLY You can't write against a read only replica.",
             "@user_script: 7: -READONLY You can't write against a read only replica.",
         ];
         for line in demoted {
-            assert_eq!(class_of_reply(line), ErrorClass::Demoted, "{line}");
+            assert_eq!(class_of_reply(line), Demoted, "{line}");
         }
     }
 
@@ -211,11 +211,11 @@ mod tests {
     #[test]
     fn refused_select_maps_to_its_class() {
         for (detail, class_of_select) in [
-            ("DB index is out of range", ErrorClass::Misconfigured(Database)),
-            ("SELECT is not allowed in cluster mode", ErrorClass::Misconfigured(Database)),
-            ("Authentication required.", ErrorClass::Misconfigured(Credentials)),
-            ("User app has no permissions to run the 'select' command", ErrorClass::Misconfigured(Rights)),
-            ("Redis is busy running a script. You can only call SCRIPT KILL", ErrorClass::Unavailable),
+            ("DB index is out of range", Misconfigured(Database)),
+            ("SELECT is not allowed in cluster mode", Misconfigured(Database)),
+            ("Authentication required.", Misconfigured(Credentials)),
+            ("User app has no permissions to run the 'select' command", Misconfigured(Rights)),
+            ("Redis is busy running a script. You can only call SCRIPT KILL", Unavailable),
         ] {
             let kind = ErrorKind::Server(ServerErrorKind::ResponseError);
             let error = RedisError::from((kind, "Redis server refused to switch database", detail.to_owned()));
@@ -264,7 +264,7 @@ mod tests {
             ),
         ] {
             let answer = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).expect("an answer");
-            let hint = Misconfiguration::Rights.hint(&answer.extract_error().expect_err("an error"), "");
+            let hint = Rights.hint(&answer.extract_error().expect_err("an error"), "");
             assert!(hint.contains(named), "{line}: {hint}");
         }
     }
@@ -272,12 +272,12 @@ mod tests {
     #[test]
     fn error_class_is_disconnected_when_the_connection_breaks() {
         for kind in [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionRefused, io::ErrorKind::UnexpectedEof] {
-            assert_eq!(class(&RedisError::from(io::Error::from(kind))), ErrorClass::Disconnected, "{kind}");
+            assert_eq!(class(&RedisError::from(io::Error::from(kind))), Disconnected, "{kind}");
         }
         let garbage = redis::parse_redis_value(b"?\r\n").expect_err("no answer");
-        assert_eq!(class(&garbage), ErrorClass::Disconnected);
-        assert_eq!(class(&RedisError::from(io::Error::from(io::ErrorKind::TimedOut))), ErrorClass::Unknown);
-        assert_eq!(class(&RedisError::from((ErrorKind::InvalidClientConfig, "no such feature"))), ErrorClass::Unknown);
+        assert_eq!(class(&garbage), Disconnected);
+        assert_eq!(class(&RedisError::from(io::Error::from(io::ErrorKind::TimedOut))), Unknown);
+        assert_eq!(class(&RedisError::from((ErrorKind::InvalidClientConfig, "no such feature"))), Unknown);
     }
 
     #[test]

@@ -61,7 +61,6 @@ pub(crate) enum Request {
     GetOrLease {
         token: Token,
         seen: Option<Token>,
-        notify: bool,
     },
     Fill {
         condition: FillCondition,
