@@ -137,7 +137,7 @@ macro_rules! table {
                 requests: Counter "stampede_guard_requests_total" Count ["front_end": FrontEnd::NAMES, "status": CacheStatus::NAMES]
                     "Requests with a key that were answered, by front end (`http`, `fetch`, `keyed`) and by status (`hit`, `stale`, `miss`, `coalesced`, `bypass`, `fail_open`, `rejected`).";
                 saved_calls: Counter "stampede_guard_saved_calls_total" Count []
-                    "Requests that were answered without a call of the origin of their own: the ones with status `hit`, `stale` and `coalesced`, except a request that has fetched and got a stale answer or that of another leader, and one whose fetch refreshes the entry in the background.";
+                    "Requests that were answered without a call of the origin of their own: the ones with status `hit`, `stale` and `coalesced`, except a request that has fetched and got a stale answer or that of another leader, and one that begins a refresh in the background.";
                 fetch_seconds: Histogram "stampede_guard_fetch_seconds" Seconds []
                     "Time of a call of the origin until its response head or its value, whatever its outcome.";
                 wait_seconds: Histogram "stampede_guard_wait_seconds" Seconds []

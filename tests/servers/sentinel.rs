@@ -13,6 +13,7 @@ use crate::{
     Down, MS, SECOND,
     kit::{Events, calls_of_a_herd, command, connection, connections_received, patient, recovers},
     support::{CLOSED_PORT, RedisServer, eventually},
+    tls::Authority,
 };
 use redis::sentinel::{SentinelClient, SentinelServerType};
 use stampede_guard::{Lock, NearCacheConfig, Policy, RedisEndpoint, StampedeGuard};
@@ -139,22 +140,41 @@ async fn hint_names_the_sentinels_that_are_gone() {
 async fn hint_names_the_sentinels_that_refuse_the_password() {
     let servers = [(); 2].map(|()| RedisServer::start());
     let urls = servers.each_ref().map(|server| format!("redis://nobody:wrong@127.0.0.1:{}", server.port()));
-    let hint = "correct user and password in the URLs of the sentinels";
-    is_named_once(urls, &["ERROR", "redis refuses to serve", "refused by a sentinel", hint]).await;
+    let words =
+        ["ERROR", "redis refuses to serve", "refused by a sentinel", "give the sentinels the user and password"];
+    is_named_once(urls, &words).await;
 }
 
-/// The address in both lines is that of the sentinels.
+/// Seen to fail (two lines) if the loss of all of them is reported beside the certificate.
+#[tokio::test]
+async fn certificate_of_sentinels_is_refused_and_logged_once() {
+    let authority = Authority::new();
+    let Some(server) = authority.server("no", &[]) else { return };
+    let url = format!("rediss://127.0.0.1:{}", server.port());
+    is_named_once([url.clone(), url], &["WARN", "cannot connect to redis", "certificate"]).await;
+}
+
+/// The address in these lines is that of the sentinels.
+///
+/// Seen to fail if the error of a sentinel is that of a server.
 #[tokio::test]
 async fn refusal_by_a_sentinel_differs_from_one_by_a_server() {
-    for (user_of_sentinels, hint) in [("app:secret@", "`+role`"), ("", "correct user and password")] {
+    let user = |rights| format!("ACL SETUSER app on >secret ~* &* +@all {rights}");
+    for (of_sentinels, of_servers, hint) in [
+        (Some("-role"), None, "`+role`"),
+        (Some("-subscribe"), None, "`+subscribe`"),
+        (None, Some("-subscribe"), "`+subscribe`"),
+        (None, Some("resetpass"), "correct user and password"),
+    ] {
         let (watched, events) = (Watched::start().await, Events::listen());
-        for sentinel in &watched.sentinels {
-            command::<()>(sentinel, "ACL SETUSER app on >secret ~* &* +@all -role").await;
+        for (servers, rights) in [(&watched.sentinels, of_sentinels), (&watched.servers, of_servers)] {
+            for server in servers {
+                command::<()>(server, &user(rights.unwrap_or_default())).await;
+            }
         }
-        let urls = watched.urls().into_iter().map(|url| url.replace("//", &format!("//{user_of_sentinels}")));
-        let endpoint = RedisEndpoint::sentinel_with(urls, "main", |client| match user_of_sentinels {
-            "" => client.set_client_to_redis_username("app").set_client_to_redis_password("secret"),
-            _ => client,
+        let urls = watched.urls().into_iter().map(|url| url.replace("//", "//app:secret@"));
+        let endpoint = RedisEndpoint::sentinel_with(urls, "main", |client| {
+            client.set_client_to_redis_username("app").set_client_to_redis_password("secret")
         });
         let guard = patient(endpoint.expect("URLs"));
         eventually("it is logged", async || {
@@ -162,9 +182,31 @@ async fn refusal_by_a_sentinel_differs_from_one_by_a_server() {
             events.about(hint) > 0
         })
         .await;
-        let is_by_sentinel = events.about("refused by a sentinel") > 0;
-        assert_eq!(is_by_sentinel, !user_of_sentinels.is_empty(), "{}", events.all());
+        let by_sentinel = events.about("refused by a sentinel");
+        assert_eq!(by_sentinel > 0, of_sentinels.is_some(), "{}", events.all());
     }
+}
+
+/// Connections to the other two, and to the master, are accepted meanwhile.
+///
+/// Seen to fail (two lines) if a server that accepts a user has accepted it for the sentinels.
+#[tokio::test]
+async fn one_sentinel_that_refuses_the_password_is_logged_once() {
+    let (watched, events) = (Watched::start().await, Events::listen());
+    let mut urls = watched.urls();
+    urls[0] = urls[0].replace("//", "//nobody:wrong@");
+    let guard = patient(RedisEndpoint::sentinel(urls, "main").expect("URLs"));
+    eventually("it is logged", async || {
+        recovers(&guard).await;
+        events.about("refused by a sentinel") > 0
+    })
+    .await;
+    for _ in 0..3 {
+        command::<i64>(&watched.servers[0], "CLIENT KILL USER default SKIPME yes").await;
+        sleep(200 * MS).await;
+        recovers(&guard).await;
+    }
+    assert_eq!(events.about("refused by a sentinel"), 1, "{}", events.all());
 }
 
 /// Seen to fail if only the first attempt to reach a server is logged.

@@ -54,7 +54,8 @@ impl Attempts {
         Ok(())
     }
 
-    fn end(&self, error: Option<&RedisError>) {
+    /// Ends an attempt. Without an error, also because another server is there now, the next one may begin at once.
+    pub(super) fn end(&self, error: Option<&RedisError>) {
         let mut last = self.last_failure.lock();
         match (error.filter(|error| concerns_all(error)), &mut *last) {
             // Counted when it began, or it began together with another attempt that has failed.
@@ -62,12 +63,6 @@ impl Attempts {
             (Some(error), None) => *last = Some(Failure::new(error.clone(), 1)),
             (None, _) => *last = None,
         }
-    }
-
-    /// Lets the next attempt begin at once: another server is there.
-    #[cfg(any(feature = "cluster", feature = "sentinel"))]
-    pub(super) fn reset(&self) {
-        self.end(None);
     }
 
     /// Returns how long an attempt may take: until the next one is due, so that one is in flight when a server that hangs

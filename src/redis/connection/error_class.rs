@@ -70,6 +70,16 @@ pub fn store_error(error: RedisError) -> StoreError {
     }
 }
 
+/// Returns this error of a sentinel. If the sentinel refuses the user, the error says so: servers have users of their own.
+#[cfg(feature = "sentinel")]
+pub(super) fn by_sentinel(error: RedisError) -> RedisError {
+    match class(&error) {
+        Misconfigured(Credentials) => (ErrorKind::AuthenticationFailed, BY_SENTINEL, loggable(&error)).into(),
+        Misconfigured(Rights) => (ErrorKind::Server(ServerErrorKind::NoPerm), BY_SENTINEL, loggable(&error)).into(),
+        _ => error,
+    }
+}
+
 /// Returns the text of an error for a log.
 pub(super) fn loggable(error: &RedisError) -> String {
     without_arguments(error).unwrap_or_else(|| error.to_string())
@@ -102,6 +112,7 @@ impl Misconfiguration {
     /// Returns the setting to change, and how. `named` is the place where the user has named the servers.
     pub(super) fn hint(self, error: &RedisError, named: &str) -> String {
         match self {
+            Self::Credentials if error.to_string().contains(BY_SENTINEL) => SENTINEL_CREDENTIALS_HINT.to_owned(),
             Self::Credentials => format!("{CREDENTIALS_HINT} in {named}{CREDENTIALS_CAUSES}"),
             Self::Rights => {
                 let right = missing_right(&error.to_string());
@@ -138,6 +149,9 @@ const RENAME: &str = "RENAME";
 const CREDENTIALS_CAUSES: &str = ", or `requirepass` and `ACL SETUSER` of the server; an `AUTH` may also fail because the \
     server has no password or has reached `maxclients`";
 pub(super) const CREDENTIALS_HINT: &str = "correct user and password";
+/// What the error of a sentinel says that refuses the user.
+const BY_SENTINEL: &str = "refused by a sentinel";
+const SENTINEL_CREDENTIALS_HINT: &str = "give the sentinels the user and password of their URLs, or correct the URLs";
 /// For an error of TLS, in the words of rustls or of OpenSSL.
 pub(super) const CERTIFICATE_HINT: &str = "renew the server's certificate if it has expired, issue it for the host name in \
     the URL, or name its authority or your certificate with `redis::Client::build_with_tls` or `sentinel_with`";

@@ -74,11 +74,11 @@ impl ConnectionLog {
 
     fn unreachable(&self, error: &RedisError) {
         let is_first = !self.is_settled.swap(true, Relaxed);
+        let _ = is_first && self.is_new(ALL_HINT); // the line that follows says so
         if loggable(error).contains("certificate") {
             // A certificate expires while connections work.
             self.report(telemetry::unreachable, CERTIFICATE_HINT, error);
         } else if is_first {
-            self.is_new(ALL_HINT); // this line says so
             self.report(telemetry::unreachable, &format!("{URL_HINT} in {}, or start the server", self.place), error);
         }
     }

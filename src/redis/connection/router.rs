@@ -223,7 +223,7 @@ impl Cluster {
         let has_moved = self.topology.lock().learn(view, by, Timestamp::now());
         if has_moved {
             for node in self.masters() {
-                node.link.attempts.reset(); // an address that is newly named is tried at once
+                node.link.attempts.end(None); // an address that is newly named is tried at once
             }
             self.handler.on_gap(); // waiters wait at the old masters
         }

@@ -2,12 +2,12 @@
 
 use super::{
     attempts::{Attempts, within},
-    error_class::{ErrorClass, Misconfiguration, class, loggable},
+    error_class::{ErrorClass, by_sentinel, class},
     supervise::{CHECK_INTERVAL, KeptTask, Subscription, answers, supervise},
 };
 use crate::{clock, sync::mutex::Mutex, sync::shared::WeakShared};
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
-use redis::{Client, ConnectionAddr, ErrorKind, RedisError, RedisResult, ServerErrorKind, sentinel::SentinelClient};
+use redis::{Client, ConnectionAddr, ErrorKind, RedisError, RedisResult, sentinel::SentinelClient};
 use std::{convert::Infallible, sync::Arc, time::Duration};
 use tokio::{
     sync::{Notify, watch},
@@ -85,19 +85,10 @@ impl Sentinel {
         client.async_get_client().await
     }
 
-    /// Returns a client for subscriptions, once the sentinel has answered. If it refuses the user, the error says that a
-    /// sentinel did. Only a failure of this keeps it from being asked again: the client of an application that lists
-    /// several sentinels may lead to one of them that is gone.
+    /// Returns a client for subscriptions, once the sentinel has answered. Only a failure of this keeps it from being asked
+    /// again: the client of an application that lists several sentinels may lead to one of them that is gone.
     async fn reach(&self, client: &mut SentinelClient) -> RedisResult<Client> {
-        let reached = self.attempts.run(within(SENTINEL_TIMEOUT, client.async_get_sentinel_client())).await;
-        reached.map_err(|error| {
-            let kind = match class(&error) {
-                ErrorClass::Misconfigured(Misconfiguration::Credentials) => ErrorKind::AuthenticationFailed,
-                ErrorClass::Misconfigured(Misconfiguration::Rights) => ErrorKind::Server(ServerErrorKind::NoPerm),
-                _ => return error,
-            };
-            (kind, "refused by a sentinel", loggable(&error)).into()
-        })
+        self.attempts.run(within(SENTINEL_TIMEOUT, client.async_get_sentinel_client())).await.map_err(by_sentinel)
     }
 }
 
@@ -125,7 +116,7 @@ impl Sentinels {
             let before = master.address.replace(address(&client).clone());
             let is_new = before.is_some_and(|before| before != *address(&client));
             if is_new {
-                self.attempts.reset(); // an address that is newly named is tried at once
+                self.attempts.end(None); // an address that is newly named is tried at once
                 master.lead += 1;
             }
             is_new
@@ -183,7 +174,7 @@ async fn listen(sentinels: Arc<Sentinels>) -> Infallible {
         loop {
             let is_announced = timeout(pause, announced.notified()).await.is_ok();
             if is_announced {
-                sentinels.attempts.reset();
+                sentinels.attempts.end(None);
             }
             let again = if is_announced { CHECK_INTERVAL } else { Duration::MAX };
             pause = if sentinels.attempts.run(sentinels.ask()).await.is_ok() { again } else { RETRY_PAUSE };
@@ -205,7 +196,7 @@ impl Subscription for Follower<'_> {
         let sentinel = self.sentinel.reach(&mut *self.sentinel.client.lock().await).await?;
         self.sentinels.check();
         let mut channel = within(SENTINEL_TIMEOUT, sentinel.get_async_pubsub()).await?;
-        within(SENTINEL_TIMEOUT, channel.subscribe("+switch-master")).await?;
+        within(SENTINEL_TIMEOUT, channel.subscribe("+switch-master")).await.map_err(by_sentinel)?;
         self.announced.notify_one(); // the master may have changed before the subscription
         let (mut sink, mut messages) = channel.split();
         loop {
