@@ -139,7 +139,8 @@ impl RedisStore {
         let names = &self.decoder.names;
         let is_second = names.is_second(key.layout());
         let keys = [entry_name(key, is_second), lease_name(key), entry_name(key, !is_second)];
-        let inbox = self.subscribers.is_live(&keys[1]).await.then(|| self.wakes.inbox());
+        let is_notified = request.notify && self.subscribers.is_live(&keys[1]).await;
+        let inbox = is_notified.then(|| self.wakes.inbox());
         let mut seen = request.seen.map(|id| Bytes::copy_from_slice(id.as_bytes()));
         let mut unreadable = false;
         for _ in 0..UNREADABLE_ENTRIES {

@@ -29,14 +29,17 @@ pub struct LeaseRequest {
     pub kept_for: Duration,
     /// The id of the entry that the caller has already evaluated. Only another entry is a hit.
     pub seen: Option<Token>,
+    /// Whether the store notifies this process when the wait for another leader is over. If `false`, the store
+    /// registers no inbox. A refresh in the background sets it to `false`, because it does not wait.
+    pub notify: bool,
 }
 
 impl LeaseRequest {
-    /// Creates the request of a caller that has not seen an entry. `lease` is the lease TTL. The store does not keep the
-    /// lease after its end.
+    /// Creates the request of a caller that has not seen an entry, and wants to be notified. `lease` is the lease TTL.
+    /// The store does not keep the lease after its end.
     #[must_use]
     pub const fn new(token: Token, lease: Duration) -> Self {
-        Self { token, lease, kept_for: Duration::ZERO, seen: None }
+        Self { token, lease, kept_for: Duration::ZERO, seen: None, notify: true }
     }
 }
 

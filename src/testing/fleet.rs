@@ -270,7 +270,7 @@ impl FakeRedis {
             LeaseReply::Granted { .. } => _ = records.participants.insert(key.without_layout(), vec![node]),
             LeaseReply::Wait { waiting, .. } => {
                 let participants = records.participants.entry(key.without_layout()).or_default();
-                if !participants.iter().skip(1).any(|waiting| *waiting == node) {
+                if request.notify && !participants.iter().skip(1).any(|waiting| *waiting == node) {
                     participants.push(node);
                 }
                 *waiting = participants.len() - 1;

@@ -52,15 +52,12 @@ impl Leader {
     /// reply is boxed, because most leaders get the lease at once.
     pub(super) async fn acquire_lease(&mut self, permit: &mut FillPermit) -> Result<FillRight, Progress> {
         let resource = self.resource.clone();
-        // The lease, or the message of its end, may be lost. The leader finds out after twice the last fetch of this
-        // key.
-        let cost = self.flight.state().seen().map(|entry| entry.meta().cost).filter(|cost| !cost.is_zero());
-        let first_pause = cost.map_or(resource.config.lease_ttl / 2, |cost| cost.saturating_mul(2));
-        let mut wait = LeaseWait { first_pause, ..LeaseWait::default() };
+        // The lease, or the message of its end, may be lost. The leader finds out when the fetch should have ended.
+        let mut wait = LeaseWait { first_pause: self.expected_fetch_time(), ..LeaseWait::default() };
         loop {
             let breaker_changed = resource.engine.breakers.changed(); // before the request, so that no opening is missed
             let asked = resource.engine.versions.now();
-            let reply = self.ask(permit).await;
+            let reply = self.ask(true, permit).await;
             if self.flight.is_deserted() {
                 return Err(Progress::Abandoned); // the last caller has left during the request
             }
@@ -98,13 +95,14 @@ impl Leader {
     }
 
     /// Acquires the right to refresh an entry that was served already. Asks once. If another process refreshes the
-    /// entry, or has failed to, the flight is held until that has ended, so that later callers do not ask again. If a
-    /// caller joins it, the leader goes on for that caller.
+    /// entry, or has failed to, the flight is held for a while, so that later callers do not ask again. If a caller
+    /// joins it, the leader goes on for that caller.
     pub(super) async fn acquire_refresh(&mut self, permit: &mut FillPermit) -> Result<FillRight, Progress> {
-        let span = match self.ask(permit).await {
+        let span = match self.ask(false, permit).await {
             Ok(LeaseReply::Granted { lease, .. }) => return Ok(FillRight::Lease(lease)),
             Ok(LeaseReply::Hit(entry)) => return Err(Progress::Found(Ok(Some(entry)))),
-            Ok(LeaseReply::Wait { remaining: span, .. } | LeaseReply::Failed { retry_in: span, .. }) => span,
+            Ok(LeaseReply::Wait { remaining, .. }) => remaining.min(self.expected_fetch_time().max(MIN_SLOT_TIME)),
+            Ok(LeaseReply::Failed { retry_in, .. }) => retry_in,
             Err(_) => return Err(Progress::Abandoned),
         };
         if self.scoped {
@@ -112,10 +110,8 @@ impl Leader {
         }
         let is_joined = tokio::select! {
             biased;
-            invalidated = permit.listener.notified() => {
-                if invalidated {
-                    self.on_invalidation();
-                }
+            () = permit.listener.invalidated() => {
+                self.on_invalidation();
                 false
             }
             () = self.flight.joined() => true,
@@ -125,15 +121,21 @@ impl Leader {
         if is_joined { Box::pin(self.acquire_lease(permit)).await } else { Err(Progress::Abandoned) }
     }
 
+    /// Returns how long the fetch of another process is expected to take: twice as long as the last one of this key.
+    fn expected_fetch_time(&self) -> Duration {
+        let cost = self.flight.state().seen().map(|entry| entry.meta().cost).filter(|cost| !cost.is_zero());
+        cost.map_or(self.resource.config.lease_ttl / 2, |cost| cost.saturating_mul(2))
+    }
+
     /// Asks the store once, with a new token. An invalidation that arrives before the reply is handled at once.
-    async fn ask(&mut self, permit: &mut FillPermit) -> Result<LeaseReply, StoreError> {
+    async fn ask(&mut self, notify: bool, permit: &mut FillPermit) -> Result<LeaseReply, StoreError> {
         let resource = self.resource.clone();
         resource.check_breaker(Access::Write)?;
         let (token, asked) = (permit.token(), resource.engine.versions.now());
         let seen = self.seen.as_ref().map(|entry| entry.meta().id);
         let Config { lease_ttl: lease, fetch_timeout, .. } = *resource.config;
         let kept_for = fetch_timeout.saturating_sub(lease);
-        let question = resource.get_or_lease(LeaseRequest { token, lease, kept_for, seen });
+        let question = resource.get_or_lease(LeaseRequest { token, lease, kept_for, seen, notify });
         let reply = while_listening(&mut permit.listener, || self.on_invalidation(), question).await;
         match &reply {
             Ok(LeaseReply::Hit(_)) => permit.right = FillRight::None,
@@ -272,6 +274,8 @@ impl LeaseWait {
     }
 }
 
+/// Minimum time for which a flight is held while another process refreshes, so that its callers do not ask all the time.
+const MIN_SLOT_TIME: Duration = Duration::from_millis(500);
 /// Maximum time for which a flight is held while another process refreshes: a lease TTL of the default length.
 const MAX_SLOT_TIME: Duration = Duration::from_secs(3);
 /// Maximum time that a flight waits for a `max_fallback_fetches` permit. Many clients wait little longer, so a longer

@@ -4,7 +4,7 @@ use crate::{Files, Findings};
 use std::collections::BTreeMap;
 
 /// Maximum number of code lines of the library. To be lowered with the library.
-const LINES: usize = 17911;
+const LINES: usize = 17916;
 
 /// Maximum number of code lines of each module. To be lowered with the module.
 const MODULE_LINES: [(&str, usize); 31] = [
@@ -13,7 +13,7 @@ const MODULE_LINES: [(&str, usize); 31] = [
     ("clock", 69),
     ("codec", 388),
     ("config", 255),
-    ("engine", 3732),
+    ("engine", 3734),
     ("error", 140),
     ("file_values", 24),
     ("fingerprint", 420),
@@ -30,9 +30,9 @@ const MODULE_LINES: [(&str, usize); 31] = [
     ("operations", 31),
     ("outage_cache", 118),
     ("policy", 145),
-    ("redis", 3065),
+    ("redis", 3067),
     ("settings", 191),
-    ("store", 1215),
+    ("store", 1216),
     ("sync", 514),
     ("telemetry", 954),
     ("testing", 677),

@@ -146,8 +146,16 @@ pub(crate) enum Filled {
 impl Server {
     pub(crate) const EMPTY: Self = Self { v: None, l: Lease::Free };
 
-    /// Mirrors `get_or_lease.lua`: a process that waits is woken when the lease ends. `stamp` is the time of the server.
-    pub(crate) fn lead(&mut self, token: Token, seen: Option<Token>, stamp: Stamp, rules: Rules) -> LeaseReply {
+    /// Mirrors `get_or_lease.lua`. `notify`: the process is woken when the lease ends. `stamp` is the time of the
+    /// server.
+    pub(crate) fn lead(
+        &mut self,
+        token: Token,
+        seen: Option<Token>,
+        notify: bool,
+        stamp: Stamp,
+        rules: Rules,
+    ) -> LeaseReply {
         if let Some(entry) = self.v.filter(|entry| Some(entry.id) != seen) {
             return LeaseReply::Hit(entry);
         }
@@ -160,7 +168,7 @@ impl Server {
                 if (*term != Term::Running || rules.broken(Broken::RunningLeaseIsMarked)) && *mark == Mark::No {
                     *mark = Mark::Fresh;
                 }
-                *inboxes |= 1 << token.of;
+                *inboxes |= u8::from(notify) << token.of;
                 LeaseReply::Wait { holder: *holder, alive }
             }
             Lease::FailureMarker => LeaseReply::Failed { alive },

@@ -61,6 +61,7 @@ pub(crate) enum Request {
     GetOrLease {
         token: Token,
         seen: Option<Token>,
+        notify: bool,
     },
     Fill {
         condition: FillCondition,

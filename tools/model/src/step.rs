@@ -50,7 +50,7 @@ impl<'a> Step<'a> {
         match flight.phase {
             Phase::Asking { token } => {
                 let seen = flight.seen.map(|seen| seen.id);
-                Request::GetOrLease { token, seen }
+                Request::GetOrLease { token, seen, notify: !flight.background }
             }
             Phase::Leading { token, stamp, .. } => Request::Extend { token, stamp },
             Phase::Filling { token, stamp, content, puts, .. } => {
@@ -133,9 +133,9 @@ impl<'a> Step<'a> {
         let (rules, floor) = (self.config.rules, self.world.floor);
         let before = self.world.server;
         let reply = match request {
-            Request::GetOrLease { token, seen } => {
+            Request::GetOrLease { token, seen, notify } => {
                 let stamp = self.fresh();
-                let reply = self.world.server.lead(token, seen, stamp, rules);
+                let reply = self.world.server.lead(token, seen, notify, stamp, rules);
                 if matches!(before.l, Lease::Held { term: Term::Ended { extension_is_due: true }, .. })
                     && self.config.ends
                     && self.world.server.l.is_of((token, stamp))
