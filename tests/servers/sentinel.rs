@@ -140,8 +140,12 @@ async fn hint_names_the_sentinels_that_are_gone() {
 async fn hint_names_the_sentinels_that_refuse_the_password() {
     let servers = [(); 2].map(|()| RedisServer::start());
     let urls = servers.each_ref().map(|server| format!("redis://nobody:wrong@127.0.0.1:{}", server.port()));
-    let words =
-        ["ERROR", "redis refuses to serve", "refused by a sentinel", "give the sentinels the user and password"];
+    let words = [
+        "ERROR",
+        "redis refuses to serve",
+        "refused by a sentinel",
+        "in the URLs of the sentinels, correct user and password",
+    ];
     is_named_once(urls, &words).await;
 }
 
@@ -161,10 +165,10 @@ async fn certificate_of_sentinels_is_refused_and_logged_once() {
 async fn refusal_by_a_sentinel_differs_from_one_by_a_server() {
     let user = |rights| format!("ACL SETUSER app on >secret ~* &* +@all {rights}");
     for (of_sentinels, of_servers, hint) in [
-        (Some("-role"), None, "`+role`"),
-        (Some("-subscribe"), None, "`+subscribe`"),
-        (None, Some("-subscribe"), "`+subscribe`"),
-        (None, Some("resetpass"), "correct user and password"),
+        (Some("-role"), None, "grant the user of the sentinels the command `+role`"),
+        (Some("-subscribe"), None, "grant the user of the sentinels the command `+subscribe`"),
+        (None, Some("-subscribe"), "grant the user the command `+subscribe`"),
+        (None, Some("resetpass"), "correct user and password in"),
     ] {
         let (watched, events) = (Watched::start().await, Events::listen());
         for (servers, rights) in [(&watched.sentinels, of_sentinels), (&watched.servers, of_servers)] {

@@ -111,12 +111,14 @@ fn without_code(error: &RedisError) -> ErrorClass {
 impl Misconfiguration {
     /// Returns the setting to change, and how. `named` is the place where the user has named the servers.
     pub(super) fn hint(self, error: &RedisError, named: &str) -> String {
+        let text = error.to_string();
+        let is_sentinels = text.contains(BY_SENTINEL);
         match self {
-            Self::Credentials if error.to_string().contains(BY_SENTINEL) => SENTINEL_CREDENTIALS_HINT.to_owned(),
+            Self::Credentials if is_sentinels => "in the URLs of the sentinels, correct user and password".to_owned(),
             Self::Credentials => format!("{CREDENTIALS_HINT} in {named}{CREDENTIALS_CAUSES}"),
             Self::Rights => {
-                let right = missing_right(&error.to_string());
-                format!("grant the user {right} with `ACL SETUSER`; `stampede_guard::guide::rights` lists all")
+                let (user, right) = (if is_sentinels { "user of the sentinels" } else { "user" }, missing_right(&text));
+                format!("grant the {user} {right} with `ACL SETUSER`; `stampede_guard::guide::rights` lists all")
             }
             Self::Database => format!("correct the database in {named}"),
             Self::Client => CLIENT_HINT.to_owned(),
@@ -151,7 +153,6 @@ const CREDENTIALS_CAUSES: &str = ", or `requirepass` and `ACL SETUSER` of the se
 pub(super) const CREDENTIALS_HINT: &str = "correct user and password";
 /// What the error of a sentinel says that refuses the user.
 const BY_SENTINEL: &str = "refused by a sentinel";
-const SENTINEL_CREDENTIALS_HINT: &str = "give the sentinels the user and password of their URLs, or correct the URLs";
 /// For an error of TLS, in the words of rustls or of OpenSSL.
 pub(super) const CERTIFICATE_HINT: &str = "renew the server's certificate if it has expired, issue it for the host name in \
     the URL, or name its authority or your certificate with `redis::Client::build_with_tls` or `sentinel_with`";

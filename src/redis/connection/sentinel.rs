@@ -195,7 +195,7 @@ impl Subscription for Follower<'_> {
     async fn hold(&mut self) -> RedisResult<()> {
         let sentinel = self.sentinel.reach(&mut *self.sentinel.client.lock().await).await?;
         self.sentinels.check();
-        let mut channel = within(SENTINEL_TIMEOUT, sentinel.get_async_pubsub()).await?;
+        let mut channel = within(SENTINEL_TIMEOUT, sentinel.get_async_pubsub()).await.map_err(by_sentinel)?;
         within(SENTINEL_TIMEOUT, channel.subscribe("+switch-master")).await.map_err(by_sentinel)?;
         self.announced.notify_one(); // the master may have changed before the subscription
         let (mut sink, mut messages) = channel.split();

@@ -274,7 +274,7 @@ fn changed(client: Client, change: impl FnOnce(ConnectionInfo) -> ConnectionInfo
 const URL: &str = "the URL of the client (`redis::Client::open`, `redis://USER:PASSWORD@HOST`)";
 /// The place in which the user has named the sentinels.
 #[cfg(feature = "sentinel")]
-const SENTINELS: &str = "the URLs of the sentinels and the name of their master (`RedisEndpoint::sentinel`), or for the \
-    servers in `RedisEndpoint::sentinel_with`";
+const SENTINELS: &str = "`RedisEndpoint::sentinel_with` for the servers, or in the URLs of the sentinels and the name of their \
+    master (`RedisEndpoint::sentinel`)";
 /// Maximum time to connect with settings of the user, which may have none.
 const LONGEST_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
