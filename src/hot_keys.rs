@@ -35,8 +35,8 @@ pub struct HotKey {
     /// then. At most the number of all requests, divided by the number of tracked keys.
     pub max_uncounted: u64,
     /// Requests that were answered without a call of the origin of their own: hits, stale hits, and requests that
-    /// shared the fetch of another request. A stale answer of a request that has fetched, or whose fetch refreshes the
-    /// entry in the background, does not count.
+    /// shared the fetch of another request. A stale answer of a request that has fetched, or that begins a
+    /// refresh in the background, does not count.
     pub saved_calls: u64,
     /// Calls of the origin that this process has made.
     pub fetches: u64,

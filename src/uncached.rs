@@ -104,8 +104,8 @@ reasons! {
     NoFreshness = "no-freshness", "let the handler say `max-age`";
     /// The response is stale when it arrives, or says `no-cache`, and has no validator.
     Expired = "expired", "let the handler say a longer `max-age`, or send an `ETag`";
-    /// A client error that is not stored: it states no freshness lifetime, is about a field of one request (412, 416, 417,
-    /// 428, 431), or would replace a good response.
+    /// A client error that is not stored: it states neither a freshness lifetime nor `public` (404, 405, 410 and 414 need
+    /// neither), is about a field of one request (412, 416, 417, 428, 431), or would replace a good response.
     ClientError = "client-error", "let the handler say `max-age` if all clients get this error (no help for the statuses about one request)";
     /// The origin fails: a server error, or 408, 425 or 429.
     OriginFailure = "origin-failure";

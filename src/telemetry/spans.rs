@@ -109,7 +109,8 @@ pub(crate) fn record_role(role: &str) {
     record!("stampede_guard.role": role);
 }
 
-/// Records the time until the leader of the current span had the lease, or the right to fetch without one.
+/// Records the time until the leader of the current span had the lease, the right to fetch without one, or a result
+/// without a fetch.
 pub(crate) fn record_lease_wait(took: impl FnOnce() -> Duration) {
     record!("stampede_guard.lease_wait_ms": took().as_secs_f64() * 1e3);
 }

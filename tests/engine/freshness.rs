@@ -39,7 +39,8 @@ async fn a_stale_answer_is_served_while_one_request_refreshes_it() {
     assert_eq!(guard.stats().stale_hits, 50);
 }
 
-/// The second process has met the lease of the first one, and asks for it no more in the next half second.
+/// The second process has met the lease of the first one. It holds its flight for half a second, and can refresh again
+/// after that.
 ///
 /// Seen to fail if it holds its flight until that lease would have ended (three seconds), and refreshes nothing meanwhile.
 #[tokio::test(start_paused = true)]

@@ -158,7 +158,7 @@ async fn certificate_of_sentinels_is_refused_and_logged_once() {
     is_named_once([url.clone(), url], &["WARN", "cannot connect to redis", "certificate"]).await;
 }
 
-/// The address in these lines is that of the sentinels.
+/// The hint tells which side has refused the user, because the address is that of the sentinels in both cases.
 ///
 /// Seen to fail if the error of a sentinel is that of a server.
 #[tokio::test]
@@ -166,9 +166,10 @@ async fn refusal_by_a_sentinel_differs_from_one_by_a_server() {
     let user = |rights| format!("ACL SETUSER app on >secret ~* &* +@all {rights}");
     for (of_sentinels, of_servers, hint) in [
         (Some("-role"), None, "grant the user of the sentinels the command `+role`"),
+        (Some("-sentinel"), None, "grant the user of the sentinels the command `+sentinel"),
         (Some("-subscribe"), None, "grant the user of the sentinels the command `+subscribe`"),
         (None, Some("-subscribe"), "grant the user the command `+subscribe`"),
-        (None, Some("resetpass"), "correct user and password in"),
+        (None, Some("resetpass"), "correct user and password in `RedisEndpoint::sentinel_with` for the servers"),
     ] {
         let (watched, events) = (Watched::start().await, Events::listen());
         for (servers, rights) in [(&watched.sentinels, of_sentinels), (&watched.servers, of_servers)] {
@@ -176,6 +177,7 @@ async fn refusal_by_a_sentinel_differs_from_one_by_a_server() {
                 command::<()>(server, &user(rights.unwrap_or_default())).await;
             }
         }
+        let address = watched.urls().join(", ");
         let urls = watched.urls().into_iter().map(|url| url.replace("//", "//app:secret@"));
         let endpoint = RedisEndpoint::sentinel_with(urls, "main", |client| {
             client.set_client_to_redis_username("app").set_client_to_redis_password("secret")
@@ -186,31 +188,33 @@ async fn refusal_by_a_sentinel_differs_from_one_by_a_server() {
             events.about(hint) > 0
         })
         .await;
-        let by_sentinel = events.about("refused by a sentinel");
-        assert_eq!(by_sentinel > 0, of_sentinels.is_some(), "{}", events.all());
+        let refusals: Vec<_> =
+            events.all().lines().filter(|line| line.contains("refuses to serve")).map(String::from).collect();
+        assert!(matches!(&refusals[..], [line] if line.contains(hint) && line.contains(&address)), "{refusals:#?}");
     }
 }
 
 /// Connections to the other two, and to the master, are accepted meanwhile.
 ///
-/// Seen to fail (two lines) if a server that accepts a user has accepted it for the sentinels.
+/// Seen to fail (three lines) if a server that accepts a user has accepted it for the sentinels.
 #[tokio::test]
 async fn one_sentinel_that_refuses_the_password_is_logged_once() {
     let (watched, events) = (Watched::start().await, Events::listen());
     let mut urls = watched.urls();
     urls[0] = urls[0].replace("//", "//nobody:wrong@");
     let guard = patient(RedisEndpoint::sentinel(urls, "main").expect("URLs"));
+    let lines = || events.about("in the URLs of the sentinels, correct user and password");
     eventually("it is logged", async || {
         recovers(&guard).await;
-        events.about("refused by a sentinel") > 0
+        lines() > 0
     })
     .await;
     for _ in 0..3 {
-        command::<i64>(&watched.servers[0], "CLIENT KILL USER default SKIPME yes").await;
-        sleep(200 * MS).await;
+        command::<i64>(watched.master().await, "CLIENT KILL USER default SKIPME yes").await;
+        sleep(SECOND).await;
         recovers(&guard).await;
     }
-    assert_eq!(events.about("refused by a sentinel"), 1, "{}", events.all());
+    assert_eq!(lines(), 1, "{}", events.all());
 }
 
 /// Seen to fail if only the first attempt to reach a server is logged.

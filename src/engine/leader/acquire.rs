@@ -121,7 +121,8 @@ impl Leader {
         if is_joined { Box::pin(self.acquire_lease(permit)).await } else { Err(Progress::Abandoned) }
     }
 
-    /// Returns how long the fetch of another process is expected to take: twice as long as the last one of this key.
+    /// Returns how long the fetch of another process may take: twice as long as the last one of this key, or half a lease
+    /// if that is not known.
     fn expected_fetch_time(&self) -> Duration {
         let cost = self.flight.state().seen().map(|entry| entry.meta().cost).filter(|cost| !cost.is_zero());
         cost.map_or(self.resource.config.lease_ttl / 2, |cost| cost.saturating_mul(2))
@@ -274,7 +275,8 @@ impl LeaseWait {
     }
 }
 
-/// Minimum time for which a flight is held while another process refreshes, so that its callers do not ask all the time.
+/// Minimum time for which a flight is held while another process refreshes, unless its lease ends earlier. Without it, the
+/// stale hits of a key with a fast origin would ask again and again.
 const MIN_SLOT_TIME: Duration = Duration::from_millis(500);
 /// Maximum time for which a flight is held while another process refreshes: a lease TTL of the default length.
 const MAX_SLOT_TIME: Duration = Duration::from_secs(3);

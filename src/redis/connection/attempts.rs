@@ -54,7 +54,8 @@ impl Attempts {
         Ok(())
     }
 
-    /// Ends an attempt. Without an error, also because another server is there now, the next one may begin at once.
+    /// Records the end of an attempt. `None`: it has succeeded, or another server is named now, so the next attempt may
+    /// begin at once.
     pub(super) fn end(&self, error: Option<&RedisError>) {
         let mut last = self.last_failure.lock();
         match (error.filter(|error| concerns_all(error)), &mut *last) {

@@ -112,8 +112,9 @@ impl Misconfiguration {
     /// Returns the setting to change, and how. `named` is the place where the user has named the servers.
     pub(super) fn hint(self, error: &RedisError, named: &str) -> String {
         let text = error.to_string();
-        let is_sentinels = text.contains(BY_SENTINEL);
+        let is_sentinels = text.contains(BY_SENTINEL) || text.contains("the 'sentinel");
         match self {
+            // Begins otherwise than the next hint, because a server that accepts a user says nothing about the sentinels.
             Self::Credentials if is_sentinels => "in the URLs of the sentinels, correct user and password".to_owned(),
             Self::Credentials => format!("{CREDENTIALS_HINT} in {named}{CREDENTIALS_CAUSES}"),
             Self::Rights => {
@@ -135,7 +136,7 @@ fn missing_right(message: &str) -> Cow<'static, str> {
         return format!("the command `+{command}`{subcommand}").into();
     }
     if message.contains("channel") {
-        "the channels `&stampede-guard:*` (of sentinels `&+switch-master`)".into()
+        "the channels `&stampede-guard:*` (on sentinels only `&+switch-master`)".into()
     } else if message.contains("key") {
         "the keys of its namespace, `~{sg:*` by default (of a lock `~{lock:*`)".into()
     } else {
@@ -151,7 +152,7 @@ const RENAME: &str = "RENAME";
 const CREDENTIALS_CAUSES: &str = ", or `requirepass` and `ACL SETUSER` of the server; an `AUTH` may also fail because the \
     server has no password or has reached `maxclients`";
 pub(super) const CREDENTIALS_HINT: &str = "correct user and password";
-/// What the error of a sentinel says that refuses the user.
+/// The words in the error of a sentinel that refuses its user.
 const BY_SENTINEL: &str = "refused by a sentinel";
 /// For an error of TLS, in the words of rustls or of OpenSSL.
 pub(super) const CERTIFICATE_HINT: &str = "renew the server's certificate if it has expired, issue it for the host name in \
@@ -269,7 +270,7 @@ mod tests {
             ("@user_script: 7: The user executing the script can't run this command or subcommand", "the scripts"),
             ("NOPERM this user has no permissions to access one of the keys used as arguments", "`~{sg:*`"),
             ("NOPERM No permissions to access a key", "`~{sg:*`"),
-            ("NOPERM No permissions to access a channel", "`&stampede-guard:*` (of sentinels `&+switch-master`)"),
+            ("NOPERM No permissions to access a channel", "`&stampede-guard:*` (on sentinels only `&+switch-master`)"),
             ("ERR ACL failure in script: User app has no permissions to run the 'time' command", "`+time`"),
             ("ERR The user executing the script can't run this command or subcommand", "the scripts"),
             (

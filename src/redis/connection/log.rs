@@ -52,8 +52,8 @@ impl ConnectionLog {
         self.is_settled.store(true, Relaxed);
     }
 
-    /// Records that the server has accepted a new connection. If the password or the certificate changes later, that is a
-    /// new cause.
+    /// Records that a server has accepted a new connection. If the password or the certificate of a server changes later,
+    /// that is a new cause.
     pub(super) fn accepted(&self) {
         self.reached();
         self.hints.lock().retain(|hint| !hint.starts_with(CREDENTIALS_HINT) && hint != CERTIFICATE_HINT);
@@ -74,7 +74,7 @@ impl ConnectionLog {
 
     fn unreachable(&self, error: &RedisError) {
         let is_first = !self.is_settled.swap(true, Relaxed);
-        let _ = is_first && self.is_new(ALL_HINT); // the line that follows says so
+        let _ = is_first && self.is_new(ALL_HINT); // counts as reported: the next line names the same addresses
         if loggable(error).contains("certificate") {
             // A certificate expires while connections work.
             self.report(telemetry::unreachable, CERTIFICATE_HINT, error);

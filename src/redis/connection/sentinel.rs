@@ -174,7 +174,7 @@ async fn listen(sentinels: Arc<Sentinels>) -> Infallible {
         loop {
             let is_announced = timeout(pause, announced.notified()).await.is_ok();
             if is_announced {
-                sentinels.attempts.end(None);
+                sentinels.attempts.end(None); // the master may be another one
             }
             let again = if is_announced { CHECK_INTERVAL } else { Duration::MAX };
             pause = if sentinels.attempts.run(sentinels.ask()).await.is_ok() { again } else { RETRY_PAUSE };

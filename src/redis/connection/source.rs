@@ -272,7 +272,7 @@ fn changed(client: Client, change: impl FnOnce(ConnectionInfo) -> ConnectionInfo
 
 /// The place in which the user has named the server.
 const URL: &str = "the URL of the client (`redis::Client::open`, `redis://USER:PASSWORD@HOST`)";
-/// The place in which the user has named the sentinels.
+/// The places in which the user has set user and password of the servers, and has named the sentinels.
 #[cfg(feature = "sentinel")]
 const SENTINELS: &str = "`RedisEndpoint::sentinel_with` for the servers, or in the URLs of the sentinels and the name of their \
     master (`RedisEndpoint::sentinel`)";

@@ -25,7 +25,7 @@ async fn documented_sentinel_lines_connect() -> RedisResult<()> {
 
     let sentinels = watched.urls();
     documented! {
-        let client = SentinelClient::build(sentinels, "main".to_owned(), None, SentinelServerType::Master)?;
+        let client = SentinelClient::build(sentinels, String::from("main"), None, SentinelServerType::Master)?;
         let guard = StampedeGuard::new(client);
     }
     recovers(&guard).await;
