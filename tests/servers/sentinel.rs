@@ -196,7 +196,7 @@ async fn refusal_by_a_sentinel_differs_from_one_by_a_server() {
 
 /// Connections to the other two, and to the master, are accepted meanwhile.
 ///
-/// Seen to fail (three lines) if a server that accepts a user has accepted it for the sentinels.
+/// Seen to fail (four lines) if a server that accepts a user has accepted it for the sentinels.
 #[tokio::test]
 async fn one_sentinel_that_refuses_the_password_is_logged_once() {
     let (watched, events) = (Watched::start().await, Events::listen());
