@@ -64,17 +64,17 @@ impl<'a> Fill<'a> {
         offset: i64,
         whole: bool,
     ) -> Self {
-        let (is_second, renewal) = match condition {
+        let (used, renewal) = match condition {
             FillCondition::Lease(lease) => {
-                (lease.second_name, writes.first().and_then(|write| write.renews).filter(|_| !whole))
+                (lease.name, writes.first().and_then(|write| write.renews).filter(|_| !whole))
             }
-            FillCondition::ReplaceMarker(_) => (names.is_second(key.layout()), None),
+            FillCondition::ReplaceMarker(_) => (names.number(key.layout()), None),
         };
         // PERF: once for the message and the entry, because a hash takes 700 instructions.
         let hash = key.hash();
         let write = |(number, write): (usize, &'a Write)| {
             let Write { key: at, entry, .. } = write;
-            let (name, hash) = if at == key { (entry_name(at, is_second), hash) } else { (names.entry(at), at.hash()) };
+            let (name, hash) = if at == key { (entry_name(at, used), hash) } else { (names.entry(at), at.hash()) };
             let length = renewal.map_or(entry.encoded_len(), |renewal| Entry::encoded_up_to(renewal.changed));
             let is_large = length >= STAGED_FROM && renewal.is_none();
             let staging = is_large.then(|| staging_name(key, entry.meta().id, number));
@@ -138,14 +138,10 @@ impl<'a> Fill<'a> {
             }
             // The inline script must not name the staged entries: in a slot that moves, a script whose keys include an
             // absent one is refused. An error is ignored, because they expire.
-            _ = link.send(redis::cmd("DEL").arg(self.unstage())).await;
+            let staged: Vec<_> = self.writes.iter_mut().filter_map(|write| write.staging.take()).collect();
+            _ = link.send(redis::cmd("DEL").arg(staged)).await;
         }
         self.call().run(link).await
-    }
-
-    /// Makes all entries arguments of the script. Returns the staging names that may exist.
-    fn unstage(&mut self) -> Vec<String> {
-        self.writes.iter_mut().filter_map(|write| write.staging.take()).collect()
     }
 }
 

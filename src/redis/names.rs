@@ -7,40 +7,48 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// Which of its two names each layout uses on one server.
+/// Which of its names each layout uses on one server.
 ///
-/// The first name ends with the last digit of the layout. If an entry of another layout has it, for example of another
-/// version of the type in a rolling deploy, the layout uses the second one, and neither version overwrites the entries of
-/// the other. A process that has never met the other version learns the name from an entry of its own version.
+/// The first name, number 0, ends with the last digit of the layout. If an entry of another layout has it, for example of
+/// another version of the type in a rolling deploy, the layout uses the next one, and no version overwrites the entries of
+/// another. A process that has never met the other version learns the name from an entry of its own version.
 #[derive(Default)]
 pub(super) struct NamesInUse {
-    /// Each place has the complement of the layout at this place that uses its second name. A layout whose place is taken
-    /// by another layout begins with its first name again.
-    second: [AtomicU64; 32],
+    /// Each place has the complement of the layout at this place, and in its last digit the number of the name. A layout
+    /// whose place is taken by another layout begins with its first name again.
+    used: [AtomicU64; 32],
     /// How often each layout has met entries of another layout.
     met: Mutex<BTreeMap<u64, u64>>,
 }
 
 impl NamesInUse {
     fn place(&self, layout: u64) -> &AtomicU64 {
-        &self.second[(layout >> 8) as usize % self.second.len()]
+        &self.used[(layout >> 8) as usize % self.used.len()]
     }
 
-    /// Reports whether the layout uses its second name.
-    pub(super) fn is_second(&self, layout: u64) -> bool {
-        self.place(layout).load(Relaxed) == !layout
+    /// Returns the number of the name that the layout uses.
+    pub(super) fn number(&self, layout: u64) -> u64 {
+        let used = self.place(layout).load(Relaxed);
+        if used / LAYOUTS == !layout / LAYOUTS { used % LAYOUTS } else { 0 }
     }
 
-    /// Makes the layout of the key use its second name, or its first one, because its entry is, or is to be, there. Counts
-    /// that as a [meeting](Self::meet).
-    pub(super) fn choose(&self, key: &CacheKey, is_second: bool) {
-        self.place(key.layout()).store(if is_second { !key.layout() } else { 0 }, Relaxed);
+    /// Returns the numbers of the names that a miss looks at: the one with this number, and the first one, where processes
+    /// begin. If both are free, the lease is for the first of the pair: later names are used only while others are taken.
+    /// Once all are taken, the first one is overwritten.
+    pub(super) fn looked_at(number: u64) -> [u64; 2] {
+        if number == 1 { [1, 0] } else { [0, number.max(1) % LAYOUTS] }
+    }
+
+    /// Makes the layout of the key use the name with this number, because its entry is, or is to be, there. Counts that as
+    /// a [meeting](Self::meet).
+    pub(super) fn choose(&self, key: &CacheKey, number: u64) {
+        self.place(key.layout()).store(!key.layout() / LAYOUTS * LAYOUTS + number, Relaxed);
         self.meet(key);
     }
 
     /// Returns the name that the entry has now.
     pub(super) fn entry(&self, key: &CacheKey) -> String {
-        entry_name(key, self.is_second(key.layout()))
+        entry_name(key, self.number(key.layout()))
     }
 
     /// Counts an entry of another layout under the name that the layout of the key uses. Reports the first one.
@@ -101,19 +109,19 @@ pub(crate) fn lease_name(key: &CacheKey) -> String {
     name
 }
 
-/// Returns the second or the first name of the entry. PERF: written without `format!`, because each hit makes one, and
-/// formatting would cost as much as sending it.
-pub(super) fn entry_name(key: &CacheKey, is_second: bool) -> String {
+/// Returns the name of the entry with this number among those of its layout. PERF: written without `format!`, because each
+/// hit makes one, and formatting would cost as much as sending it.
+pub(super) fn entry_name(key: &CacheKey, number: u64) -> String {
     let mut name = slot(key);
     name.push_str(ENTRY);
-    name.push(digit(key.layout(), is_second));
+    name.push(digit(key.layout(), number));
     name_rest(key, &mut name);
     name
 }
 
-/// Returns the digit of the second or of the first name of a layout. They are never the same.
-fn digit(layout: u64, is_second: bool) -> char {
-    let further = if is_second { 1 + (layout >> 4) % (LAYOUTS - 1) } else { 0 };
+/// Returns the digit of the name of a layout with this number. No two numbers have the same.
+fn digit(layout: u64, number: u64) -> char {
+    let further = if number == 0 { 0 } else { 1 + ((layout >> 4) + number - 1) % (LAYOUTS - 1) };
     (b'0' + ((layout % LAYOUTS + further) % LAYOUTS) as u8) as char
 }
 
@@ -145,17 +153,18 @@ const ROOM: usize = 112;
 mod tests {
     use super::*;
     use crate::key::Key;
+    use std::collections::HashSet;
 
     /// Names that processes of all versions use.
     #[test]
     fn names_of_a_key_name_layout_and_variant() {
         let key = |layout| CacheKey::new("sg", layout, "k");
         let (at, names) = (key(0x7b), ["{sg:rk}:v3.3", "{sg:rk}:l", "{sg:rk}:v3.4"]);
-        assert_eq!([entry_name(&at, false), lease_name(&at), entry_name(&at, true)], names);
+        assert_eq!([entry_name(&at, 0), lease_name(&at), entry_name(&at, 1)], names);
         let names = entry_names(&key(0));
-        assert!((0..LAYOUTS).all(|layout| names.contains(&entry_name(&key(layout), false))) && names.len() == 8);
+        assert!((0..LAYOUTS).all(|layout| names.contains(&entry_name(&key(layout), 0))) && names.len() == 8);
         let variant = CacheKey::new("sg", 0, Key::from("k").variant("de"));
-        assert_eq!(entry_name(&variant, false), format!("{{sg:rk}}:v3.0.{:?}", variant.hash()));
+        assert_eq!(entry_name(&variant, 0), format!("{{sg:rk}}:v3.0.{:?}", variant.hash()));
     }
 
     #[test]
@@ -163,11 +172,12 @@ mod tests {
         for layout in [0, 1, 0x7b, 0xff7b, u64::MAX - 1] {
             let (names, [key, neighbour]) =
                 (NamesInUse::default(), [0, 1 << 20].map(|bit| CacheKey::new("sg", layout ^ bit, "k")));
-            assert_ne!(entry_name(&key, false), entry_name(&key, true));
-            for is_second in [false, true, true, false] {
-                names.choose(&key, is_second);
-                assert_eq!(names.entry(&key), entry_name(&key, is_second), "{layout}");
-                assert_eq!(names.entry(&neighbour), entry_name(&neighbour, false));
+            let all: HashSet<_> = (0..LAYOUTS).map(|number| entry_name(&key, number)).collect();
+            assert_eq!(all, entry_names(&key).into_iter().collect());
+            for number in [0, 1, 1, 7, 2, 0] {
+                names.choose(&key, number);
+                assert_eq!(names.entry(&key), entry_name(&key, number), "{layout}");
+                assert_eq!(names.entry(&neighbour), entry_name(&neighbour, 0));
             }
         }
     }
@@ -180,12 +190,12 @@ mod tests {
         let long = "x".repeat(65);
         let primaries = ["k", "k:l", "k.0", "", "}{", "a b", "ab", &long, &long[1..]];
         let variants = [None, Some(""), Some("l"), Some("k")];
-        let mut names = std::collections::HashSet::new();
+        let mut names = HashSet::new();
         for (primary, variant) in primaries.iter().flat_map(|primary| variants.map(|variant| (*primary, variant))) {
             for namespace in ["n", "n.a", "n:k"] {
                 let key = variant.map_or(Key::from(primary), |variant| Key::from(primary).variant(variant));
                 assert!(
-                    names.insert(entry_name(&CacheKey::new(namespace, 7, key), false)),
+                    names.insert(entry_name(&CacheKey::new(namespace, 7, key), 0)),
                     "{namespace} {primary} {variant:?}"
                 );
             }
@@ -210,6 +220,6 @@ mod tests {
         let key = CacheKey::new("sg", 0, Key::qualified("a.test/x", crate::key::Qualifier::Any));
         let leases: Vec<_> = key.invalidated().iter().map(lease_name).collect();
         assert_eq!(leases, ["get-http", "get-https"].map(|rest| format!("{{sg:ra.test/x}}:l.{rest}")));
-        assert_eq!(entry_name(&key.invalidated()[1], false), "{sg:ra.test/x}:v3.0.get-https");
+        assert_eq!(entry_name(&key.invalidated()[1], 0), "{sg:ra.test/x}:v3.0.get-https");
     }
 }

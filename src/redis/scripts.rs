@@ -60,17 +60,15 @@ pub(super) fn invalidate(names: &[String], keys: &[CacheKey], leaves: Leaves) ->
             [request.token.as_bytes(), &keep[..], px.to_string().as_bytes()].concat()
         }
     });
-    for key in keys {
-        call.arg(key.hash().as_bytes());
-    }
+    keys.iter().for_each(|key| _ = call.arg(key.hash().as_bytes()));
     call
 }
 
 /// Calls `get_or_lease`, or another script with its keys, arguments and replies. `names` are the name that the layout
-/// uses, that of the lease, and the other one of the layout.
+/// uses, that of the lease, and another one of the layout.
 pub(super) fn get_or_lease(
     script: &Script,
-    names: &[String; 3],
+    names: &[&str; 3],
     key: &CacheKey,
     request: LeaseRequest,
     seen: Option<&[u8]>,
@@ -79,11 +77,7 @@ pub(super) fn get_or_lease(
     let mut call = script.call(names);
     let (keep, px) = kept(request);
     call.arg(request.token.as_bytes()).arg(px);
-    call.arg(seen.unwrap_or_default());
-    match &inbox {
-        Some(inbox) => call.arg(inbox.as_bytes()),
-        None => call.arg(b""),
-    };
+    call.arg(seen.unwrap_or_default()).arg(inbox.as_ref().map_or(&[][..], |inbox| inbox.as_bytes()));
     call.arg(MAX_INBOXES).arg(&keep).arg([&key.hash().as_bytes()[..], &key.layout().to_le_bytes()].concat());
     call
 }
@@ -107,6 +101,8 @@ pub(super) enum LeadReply {
         failures: u32,
     },
     Other(LeaseReply),
+    /// Both names have entries of other layouts.
+    Taken,
 }
 
 /// Parses the reply of `get_or_lease`: also whether the entry is, or is to be stored, under the other name of its layout.
@@ -135,6 +131,7 @@ pub(super) fn parse_lead_reply(answer: Value, about_seen: bool) -> Result<(LeadR
             _ => return Err(unexpected(&Value::Array(parts))),
         },
         (Some(Value::Int(1 | 2)), []) => LeadReply::LargeHit,
+        (Some(Value::Int(5)), []) => LeadReply::Taken,
         (Some(Value::Int(3)), [remaining, Value::BulkString(holder), waiting, registered, alive]) => {
             LeadReply::Other(LeaseReply::Wait {
                 remaining: Duration::from_millis(number(remaining)?),
@@ -182,7 +179,7 @@ pub(super) fn owner(lease: Lease) -> [u8; 32] {
 /// Parses what [`owner`] encodes. The name of the entry is not a part of it.
 fn parse_owner(owner: &[u8]) -> Option<Lease> {
     let (token, stamp) = owner.split_first_chunk()?;
-    Some(Lease { token: Token::from_bytes(*token), stamp: digits(stamp)?, second_name: false })
+    Some(Lease { token: Token::from_bytes(*token), stamp: digits(stamp)?, name: 0 })
 }
 
 /// Fills the buffer with the last digits of the number.

@@ -17,13 +17,14 @@ use super::{
     },
     entries::EntryDecoder,
     fill::Fill,
-    names::entry_name,
+    names::{NamesInUse, entry_name},
     scripts,
     tracked::TrackedReads,
 };
 use crate::{
     clock::Timestamp,
     key::CacheKey,
+    layout::LAYOUTS,
     store::{
         entry::Entry,
         error::{Answer, StoreError},
@@ -65,7 +66,7 @@ use std::{
 /// # Names
 ///
 /// For namespace `sg` and key `user:42` the entry is `{sg:ruser:42}:v3.7`, with a digit for the layout, that is format,
-/// codec, type and schema version. Each layout has a second digit, for keys whose first one an entry of another layout
+/// codec, type and schema version. Each layout has further digits, for keys whose first one an entry of another layout
 /// has. The lease is `{sg:ruser:42}:l` for all layouts. The names of an HTTP response end
 /// with method and scheme, as in `{sg:rexample.org/a}:v3.4.get-https`. Long keys and keys with other than plain
 /// characters are hashed. While it is filled, an entry of 4 KiB or more has the name `{sg:ruser:42}:s:` with the id of its
@@ -137,43 +138,44 @@ impl RedisStore {
         request: LeaseRequest,
     ) -> Result<LeaseReply, StoreError> {
         let names = &self.decoder.names;
-        let is_second = names.is_second(key.layout());
-        let keys = [entry_name(key, is_second), lease_name(key), entry_name(key, !is_second)];
-        let is_notified = request.notify && self.subscribers.is_live(&keys[1]).await;
-        let inbox = is_notified.then(|| self.wakes.inbox());
-        let mut seen = request.seen.map(|id| Bytes::copy_from_slice(id.as_bytes()));
-        let mut unreadable = false;
-        for _ in 0..UNREADABLE_ENTRIES {
-            let sent = Timestamp::now();
+        let before = names.number(key.layout());
+        let (mut number, lease) = (before, lease_name(key));
+        let inbox = (request.notify && self.subscribers.is_live(&lease).await).then(|| self.wakes.inbox());
+        let (mut seen, mut unreadable) = (request.seen.map(|id| Bytes::copy_from_slice(id.as_bytes())), false);
+        for _ in 0..QUESTIONS {
+            let (sent, [one, other]) = (Timestamp::now(), NamesInUse::looked_at(number));
+            let keys = [&*entry_name(key, one), &lease, &entry_name(key, other)];
             let mut call = scripts::get_or_lease(script, &keys, key, request, seen.as_deref(), inbox);
             call.arg(more);
             let reply = call.run(&*self.link).await;
             let (reply, is_other) = self.parse(reply, |reply| scripts::parse_lead_reply(reply, !unreadable)).await?;
-            let second = is_second != is_other;
-            if is_other {
-                names.choose(key, second);
+            let used = if is_other { other } else { one };
+            if used != before && !matches!(reply, scripts::LeadReply::Other(_) | scripts::LeadReply::Taken) {
+                names.choose(key, used);
             }
             let bytes = match reply {
+                scripts::LeadReply::Taken => {
+                    number = one.max(other) + 1;
+                    continue;
+                }
                 scripts::LeadReply::Granted { stamp, seen_alive, failures } => {
                     self.link.clock(&|| lease_name(key)).learn(stamp, sent, Timestamp::now());
-                    let lease = Lease { token: request.token, stamp, second_name: second };
+                    let lease = Lease { token: request.token, stamp, name: used };
                     return Ok(LeaseReply::Granted { lease, seen_alive, failures });
                 }
                 scripts::LeadReply::Other(reply) => return Ok(reply),
                 scripts::LeadReply::Hit(bytes) => bytes,
-                scripts::LeadReply::LargeHit => match self.reads.get(entry_name(key, second), None).await?.0.bytes() {
+                scripts::LeadReply::LargeHit => match self.reads.get(entry_name(key, used), None).await?.0.bytes() {
                     Some(bytes) => bytes.clone(),
                     None => continue, // it has expired, or was evicted or invalidated, since the script has seen it
                 },
             };
-            match self.decoder.decode(key, &bytes, &*self.link).await {
-                Some(entry) => return Ok(LeaseReply::Hit(entry)),
-                // An entry that cannot be read counts as absent. No lease was granted, so the token can be used again.
-                None => {
-                    seen = Some(bytes.slice(bytes.len().min(1)..bytes.len().min(17)));
-                    unreadable = true; // the script now compares with this entry, not with the caller's
-                }
+            if let Some(entry) = self.decoder.decode(key, &bytes, &*self.link).await {
+                return Ok(LeaseReply::Hit(entry));
             }
+            // An entry that cannot be read counts as absent. No lease was granted, so the token can be used again. The
+            // script now compares with this entry, not with the caller's.
+            (seen, unreadable) = (Some(bytes.slice(bytes.len().min(1)..bytes.len().min(17))), true);
         }
         Err(StoreError::new("the entry keeps changing and no version of it can be read"))
     }
@@ -283,7 +285,7 @@ impl Store for RedisStore {
             let stamp = self.parse(reply, |reply| scripts::parse_invalidated(&reply, leaves)).await?;
             Ok(match (leaves, stamp) {
                 (Leaves::Lease(LeaseRequest { token, .. }), Some(stamp)) => {
-                    Some(Lease { token, stamp, second_name: self.decoder.names.is_second(keys[0].layout()) })
+                    Some(Lease { token, stamp, name: self.decoder.names.number(keys[0].layout()) })
                 }
                 _ => None,
             })
@@ -371,8 +373,9 @@ impl<C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static> IntoStore fo
     }
 }
 
-/// Maximum number of unreadable or vanished entries in a row before `get_or_lease` fails.
-const UNREADABLE_ENTRIES: usize = 4;
+/// Maximum number of times that `get_or_lease` asks: about the names of a layout, and after an entry that is unreadable or
+/// has vanished.
+const QUESTIONS: usize = LAYOUTS as usize + 4;
 /// The reply to a renewal of an entry that the server does not have, or may not change. The lease permits another fill.
 const NOT_RENEWED: i64 = 2;
 const TRY_AGAIN: ErrorKind = ErrorKind::Server(ServerErrorKind::TryAgain);

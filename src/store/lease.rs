@@ -13,9 +13,9 @@ pub struct Lease {
     /// The store's clock at the grant, in microseconds. It grows from grant to grant unless the server's clock steps
     /// back. So it serves as a fencing token for resources that a fetch writes to.
     pub stamp: u64,
-    /// Whether the entry is to be stored under the second name of its layout, because an entry of another layout has the
-    /// first one. `false` in a store whose names tell all layouts apart.
-    pub second_name: bool,
+    /// The number of the name under which the entry is to be stored, among the names of its layout: entries of other
+    /// layouts may have the earlier ones. 0 in a store whose names tell all layouts apart.
+    pub name: u64,
 }
 
 /// The request of [`Store::get_or_lease`](super::Store::get_or_lease).
@@ -68,7 +68,7 @@ pub enum Leaves {
 ///             LeaseReply::Wait { remaining, holder: lease, waiting: 0, registered: false, seen_alive: false }
 ///         }
 ///         held => {
-///             let new = Lease { token: request.token, stamp: now, second_name: false };
+///             let new = Lease { token: request.token, stamp: now, name: 0 };
 ///             let lease = held.map_or(new, |(lease, _)| lease); // the request may be sent twice
 ///             LeaseReply::Granted { lease, seen_alive: false, failures: 0 }
 ///         }

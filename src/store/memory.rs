@@ -153,7 +153,7 @@ impl MemoryStore {
         failures: u32,
         now: Timestamp,
     ) -> Lease {
-        let lease = Lease { token: request.token, stamp: self.leases.stamp(now), second_name: false };
+        let lease = Lease { token: request.token, stamp: self.leases.stamp(now), name: 0 };
         let blocks_until = now.after(request.lease);
         let (until, what) = (blocks_until.after(request.kept_for), LeaseSlot::Lease { lease, is_marked: false });
         leases.put(resource, Held { blocks_until, until, failures, what }, now);

@@ -1,9 +1,9 @@
 -- Returns the entry unless it is the one seen; otherwise grants the lease or names its holder.
--- KEYS  V L W: the name that the layout uses, the lease, and the other name of the layout
+-- KEYS  V L W: the name that the layout uses, the lease, and another one of it, or V again to overwrite it
 -- ARGV  token16, px of L, seen16|'', inbox8|'', max_inboxes, keep_ms7, key hash16 layout8
 -- {1, entry} Hit | {1} Hit, to be read by GET; with 2 instead of 1 under W | stamp16 alive1 fails1 other1, as one string,
 -- Granted; with other '1' to fill W | {3, rest_ms, holder16 stamp16, inboxes, registered, alive} Wait
--- {4, retry_ms, report, alive} Failed
+-- {4, retry_ms, report, alive} Failed | {5} V and W are of other layouts, and stay
 -- An entry begins with kind1 id16 and ARGV[7], in every version of this crate, and so do L and the messages keep their form.
 -- L is 'H' token16 stamp16 fails1 mark1 keep_ms7 inbox8* for a lease, 'F' fails1 keep_ms6 report for a failure marker.
 -- Both end keep_ms before L expires. A lease whose mark is '1' has ended before, and is taken at its next end. The leases
@@ -17,6 +17,8 @@ if not there or head:sub(17) ~= ARGV[7] then
   if type(second) == 'string' and second:sub(17) == ARGV[7] then
     head, there, other = second, true, '1'
   elseif there and head:sub(17, 32) == ARGV[7]:sub(1, 16) then
+    local taken = type(second) == 'string' and second:sub(17, 32) == head:sub(17, 32)
+    if taken and KEYS[3] ~= KEYS[1] then return {5} end
     there, other = false, '1' -- V is of another layout, and stays
   end
 end
