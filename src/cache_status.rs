@@ -21,7 +21,8 @@ pub enum CacheStatus {
     FailOpen,
     /// Rejected: the fetch that this request waited for failed, unless its error is an
     /// [answer](crate::FailureClass::Answer), a [failure marker](crate::StampedeGuard::failure_ttl) holds the key, or the
-    /// request could not wait any longer.
+    /// request could not wait any longer. Over HTTP a response with an error status is no error: a request that shares
+    /// it is [`Coalesced`](Self::Coalesced).
     Rejected,
 }
 

@@ -73,7 +73,8 @@ impl OutageCacheConfig {
     /// Sets how long after its response a result is used at most. It is never used longer than it is fresh. Zero turns
     /// the cache off. Default: 1 s.
     ///
-    /// It bounds what this process may serve after another process has invalidated the key.
+    /// It bounds for how long this process may serve a kept result after another process has invalidated the key. While
+    /// a fill is sent again, requests may share its result for longer: see the [guide](crate::guide::outages).
     pub fn ttl(self, limit: Duration) -> Self {
         Self { ttl: limit, ..self }
     }

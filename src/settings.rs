@@ -291,7 +291,9 @@ impl StampedeGuard {
     /// Sets what happens while the store is unavailable. Default: [`StoreFailure::FailOpen`].
     ///
     /// A circuit breaker opens after one operation that exceeds [`store_timeout`](Self::store_timeout), or after five
-    /// errors in a row. A refusal is a reply and no such error; `LOADING`, `BUSY`, `MASTERDOWN` and `CLUSTERDOWN` are.
+    /// errors in a row. Errors within 20 ms count as one, because all operations in flight fail when their connection
+    /// breaks. So errors open the breaker 80 ms after the first one at the earliest. A refusal is a reply and no such
+    /// error; `LOADING`, `BUSY`, `MASTERDOWN` and `CLUSTERDOWN` are.
     /// Requests then probe the store in the background: at once, and again after each `store_timeout`, or 0.5 s if that is
     /// shorter. A reply closes the breaker; without requests it stays open. For half of a `store_timeout` after a timeout,
     /// requests wait for the probe, and a read that has timed out is sent once more when the probe is answered. Afterwards
@@ -356,9 +358,10 @@ impl StampedeGuard {
     /// A kept result is used in two cases: the store does not answer, or the store has refused to store this result and
     /// has no usable entry for the key. It is used while it is fresh, for at most `ttl` after its response, under the
     /// same rules as a stored entry, and it is never stored later. [`invalidate`](Self::invalidate) ends it for this
-    /// guard and its clones before it returns. An invalidation by another process may go unnoticed until `ttl` is over.
-    /// A failed fetch is not kept. [`StoreFailure::FailClosed`] turns the cache off. Memory belongs to this clone and
-    /// to clones made from it afterwards, and is allocated with the first result that is kept.
+    /// guard and its clones before it returns. An invalidation by another process may go unnoticed until `ttl` is over,
+    /// and for about a lease while a fill is [sent again](crate::guide::outages). A failed fetch is not kept.
+    /// [`StoreFailure::FailClosed`] turns the cache off. Memory belongs to this clone and to clones made from it
+    /// afterwards, and is allocated with the first result that is kept.
     pub fn outage_cache(self, settings: OutageCacheConfig) -> Self {
         self.set(|config| config.outage = Arc::new(OutageCache::new(settings)))
     }

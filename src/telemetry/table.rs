@@ -34,7 +34,8 @@ macro_rules! table {
                 /// Answers with [`CacheStatus::FailOpen`](crate::CacheStatus::FailOpen): from a fetch for this process only, for example without the store.
                 failed_open = FailOpen;
                 /// Answers with [`CacheStatus::Rejected`](crate::CacheStatus::Rejected). They include waiters that
-                /// got the error of a failed fetch. Overload alone is [`overloaded`](crate::Stats::overloaded).
+                /// got the error of a failed fetch. Over HTTP a request that shares a response with an error status is
+                /// [`coalesced`](crate::Stats::coalesced). Overload alone is [`overloaded`](crate::Stats::overloaded).
                 rejected = Rejected;
                 { log_answer(meter, key, front_end: FrontEnd, status: CacheStatus, took: &dyn Fn() -> Duration) DEBUG "answered"
                     [front_end = front_end.as_str(), status = status.as_str(), took = ?took()] };

@@ -516,7 +516,9 @@ impl Node {
     /// Kills the node as seen by the other nodes: its requests no longer reach the server, and its leases
     /// expire.
     ///
-    /// The tasks of the node keep running without the store. Drop them if the test requires it.
+    /// The tasks of the node keep running without the store. Drop them if the test requires it. Operations on the store
+    /// fail at once, and their errors open the circuit breaker only as time passes: see
+    /// [`on_store_failure`](StampedeGuard::on_store_failure).
     ///
     /// ```
     /// # #[cfg(feature = "bincode")]
