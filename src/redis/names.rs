@@ -32,11 +32,10 @@ impl NamesInUse {
         if used / LAYOUTS == !layout / LAYOUTS { used % LAYOUTS } else { 0 }
     }
 
-    /// Returns the numbers of the names that a miss looks at: the one with this number, and the first one, where processes
-    /// begin. If both are free, the lease is for the first of the pair: later names are used only while others are taken.
-    /// Once all are taken, the first one is overwritten.
-    pub(super) fn looked_at(number: u64) -> [u64; 2] {
-        if number == 1 { [1, 0] } else { [0, number.max(1) % LAYOUTS] }
+    /// Returns the numbers of the names that a miss looks at, beginning with that of a new entry. Later names than the second
+    /// one are used while other layouts have both, and a process that uses one looks at all.
+    pub(super) fn looked_at(number: u64) -> Vec<u64> {
+        if number > 1 { (0..LAYOUTS).collect() } else { vec![number, 1 - number] }
     }
 
     /// Makes the layout of the key use the name with this number, because its entry is, or is to be, there. Counts that as

@@ -37,8 +37,7 @@ pub(super) fn release(lease: &str, token: Token, failure_marker: Option<FailureM
         (span(marker.blocks_for), span(marker.remembered_for).max(1), marker.report)
     });
     let mut call = RELEASE.call(&[lease]);
-    call.arg(token.as_bytes()).arg(blocks_for).arg(remembered_for).arg(&*report);
-    call.arg(CHANNEL).arg(hash.as_bytes());
+    call.arg(token.as_bytes()).arg(blocks_for).arg(remembered_for).arg(&*report).arg(CHANNEL).arg(hash.as_bytes());
     call
 }
 
@@ -64,11 +63,11 @@ pub(super) fn invalidate(names: &[String], keys: &[CacheKey], leaves: Leaves) ->
     call
 }
 
-/// Calls `get_or_lease`, or another script with its keys, arguments and replies. `names` are the name that the layout
-/// uses, that of the lease, and another one of the layout.
+/// Calls `get_or_lease`, or another script with its keys, arguments and replies. `names` are a name of the layout, that of
+/// the lease, and one or all of the other names of the layout.
 pub(super) fn get_or_lease(
     script: &Script,
-    names: &[&str; 3],
+    names: &[String],
     key: &CacheKey,
     request: LeaseRequest,
     seen: Option<&[u8]>,
@@ -101,13 +100,14 @@ pub(super) enum LeadReply {
         failures: u32,
     },
     Other(LeaseReply),
-    /// Both names have entries of other layouts.
+    /// The two names have entries of other layouts.
     Taken,
 }
 
-/// Parses the reply of `get_or_lease`: also whether the entry is, or is to be stored, under the other name of its layout.
+/// Parses the reply of `get_or_lease`: also under which of the names of the layout that it got the entry is, or is to be
+/// stored.
 /// `about_seen`: whether the script was sent the id of the entry that the caller has seen.
-pub(super) fn parse_lead_reply(answer: Value, about_seen: bool) -> Result<(LeadReply, bool), StoreError> {
+pub(super) fn parse_lead_reply(answer: Value, about_seen: bool) -> Result<(LeadReply, usize), StoreError> {
     let is_alive = |alive: &Value| Ok::<_, StoreError>(number(alive)? != 0 && about_seen);
     let mut parts = match answer {
         Value::Array(parts) => parts,
@@ -118,19 +118,19 @@ pub(super) fn parse_lead_reply(answer: Value, about_seen: bool) -> Result<(LeadR
                 && let (Some(stamp), Some(failures)) = (digits(stamp), char::from(*failures).to_digit(10))
             {
                 let seen_alive = *alive == b'1' && about_seen;
-                return Ok((LeadReply::Granted { stamp, seen_alive, failures }, *other == b'1'));
+                return Ok((LeadReply::Granted { stamp, seen_alive, failures }, usize::from(other.wrapping_sub(b'0'))));
             }
             return Err(unexpected(&Value::BulkString(Vec::new())));
         }
         answer => return Err(unexpected(&answer)),
     };
-    let has_other_name = matches!(parts.first(), Some(Value::Int(2)));
+    let other = if let Some(Value::Int(hit @ 11..=17)) = parts.first() { *hit as usize - 10 } else { 0 };
     let reply = match (parts.first(), parts.get(1..).unwrap_or_default()) {
-        (Some(Value::Int(1 | 2)), [_]) => match parts.pop() {
+        (Some(Value::Int(1 | 11..=17)), [_]) => match parts.pop() {
             Some(Value::BulkString(entry)) => LeadReply::Hit(entry.into()),
             _ => return Err(unexpected(&Value::Array(parts))),
         },
-        (Some(Value::Int(1 | 2)), []) => LeadReply::LargeHit,
+        (Some(Value::Int(1 | 11..=17)), []) => LeadReply::LargeHit,
         (Some(Value::Int(5)), []) => LeadReply::Taken,
         (Some(Value::Int(3)), [remaining, Value::BulkString(holder), waiting, registered, alive]) => {
             LeadReply::Other(LeaseReply::Wait {
@@ -148,7 +148,7 @@ pub(super) fn parse_lead_reply(answer: Value, about_seen: bool) -> Result<(LeadR
         }),
         _ => return Err(unexpected(&Value::Array(parts))),
     };
-    Ok((reply, has_other_name))
+    Ok((reply, other))
 }
 
 /// Parses the reply of `fill`, `release` or `extend`: whether the lease was held.

@@ -24,7 +24,6 @@ use super::{
 use crate::{
     clock::Timestamp,
     key::CacheKey,
-    layout::LAYOUTS,
     store::{
         entry::Entry,
         error::{Answer, StoreError},
@@ -142,20 +141,21 @@ impl RedisStore {
         let (mut number, lease) = (before, lease_name(key));
         let inbox = (request.notify && self.subscribers.is_live(&lease).await).then(|| self.wakes.inbox());
         let (mut seen, mut unreadable) = (request.seen.map(|id| Bytes::copy_from_slice(id.as_bytes())), false);
-        for _ in 0..QUESTIONS {
-            let (sent, [one, other]) = (Timestamp::now(), NamesInUse::looked_at(number));
-            let keys = [&*entry_name(key, one), &lease, &entry_name(key, other)];
+        for _ in 0..=UNREADABLE_ENTRIES {
+            let (sent, numbers) = (Timestamp::now(), NamesInUse::looked_at(number));
+            let mut keys: Vec<_> = numbers.iter().map(|number| entry_name(key, *number)).collect();
+            keys.insert(1, lease.clone());
             let mut call = scripts::get_or_lease(script, &keys, key, request, seen.as_deref(), inbox);
             call.arg(more);
             let reply = call.run(&*self.link).await;
-            let (reply, is_other) = self.parse(reply, |reply| scripts::parse_lead_reply(reply, !unreadable)).await?;
-            let used = if is_other { other } else { one };
+            let (reply, other) = self.parse(reply, |reply| scripts::parse_lead_reply(reply, !unreadable)).await?;
+            let used = numbers.get(other).copied().unwrap_or(0);
             if used != before && !matches!(reply, scripts::LeadReply::Other(_) | scripts::LeadReply::Taken) {
                 names.choose(key, used);
             }
             let bytes = match reply {
                 scripts::LeadReply::Taken => {
-                    number = one.max(other) + 1;
+                    number = 2; // looks at all names
                     continue;
                 }
                 scripts::LeadReply::Granted { stamp, seen_alive, failures } => {
@@ -285,7 +285,7 @@ impl Store for RedisStore {
             let stamp = self.parse(reply, |reply| scripts::parse_invalidated(&reply, leaves)).await?;
             Ok(match (leaves, stamp) {
                 (Leaves::Lease(LeaseRequest { token, .. }), Some(stamp)) => {
-                    Some(Lease { token, stamp, name: self.decoder.names.number(keys[0].layout()) })
+                    Some(Lease { token, stamp, name: self.decoder.names.number(keys[0].layout()).min(1) })
                 }
                 _ => None,
             })
@@ -373,9 +373,8 @@ impl<C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static> IntoStore fo
     }
 }
 
-/// Maximum number of times that `get_or_lease` asks: about the names of a layout, and after an entry that is unreadable or
-/// has vanished.
-const QUESTIONS: usize = LAYOUTS as usize + 4;
+/// Maximum number of unreadable or vanished entries in a row before `get_or_lease` fails.
+const UNREADABLE_ENTRIES: usize = 4;
 /// The reply to a renewal of an entry that the server does not have, or may not change. The lease permits another fill.
 const NOT_RENEWED: i64 = 2;
 const TRY_AGAIN: ErrorKind = ErrorKind::Server(ServerErrorKind::TryAgain);

@@ -1,9 +1,9 @@
 -- Returns the entry unless it is the one seen; otherwise grants the lease or names its holder.
--- KEYS  V L W: the name that the layout uses, the lease, and another one of it, or V again to overwrite it
+-- KEYS  V L W..: a name of the layout, the lease, and another name of the layout, or all others
 -- ARGV  token16, px of L, seen16|'', inbox8|'', max_inboxes, keep_ms7, key hash16 layout8
--- {1, entry} Hit | {1} Hit, to be read by GET; with 2 instead of 1 under W | stamp16 alive1 fails1 other1, as one string,
--- Granted; with other '1' to fill W | {3, rest_ms, holder16 stamp16, inboxes, registered, alive} Wait
--- {4, retry_ms, report, alive} Failed | {5} V and W are of other layouts, and stay
+-- {1, entry} Hit | {1} Hit, to be read by GET; with 10 + n instead of 1 under the n-th W | stamp16 alive1 fails1 other1, as
+-- one string, Granted; with other n > 0 to fill the n-th W | {3, rest_ms, holder16 stamp16, inboxes, registered, alive} Wait
+-- {4, retry_ms, report, alive} Failed | {5} V and the only W are of other layouts, and stay
 -- An entry begins with kind1 id16 and ARGV[7], in every version of this crate, and so do L and the messages keep their form.
 -- L is 'H' token16 stamp16 fails1 mark1 keep_ms7 inbox8* for a lease, 'F' fails1 keep_ms6 report for a failure marker.
 -- Both end keep_ms before L expires. A lease whose mark is '1' has ended before, and is taken at its next end. The leases
@@ -11,21 +11,30 @@
 local head = redis.pcall('GETRANGE', KEYS[1], '1', '40')
 -- A permission error must not be mistaken for a miss.
 if type(head) == 'table' and not head.err:find('WRONGTYPE', 1, true) then return head end
-local there, other = type(head) == 'string' and head ~= '', '0'
+local there, other = type(head) == 'string' and head ~= '', 0
 if not there or head:sub(17) ~= ARGV[7] then
-  local second = redis.pcall('GETRANGE', KEYS[3], '1', '40')
-  if type(second) == 'string' and second:sub(17) == ARGV[7] then
-    head, there, other = second, true, '1'
-  elseif there and head:sub(17, 32) == ARGV[7]:sub(1, 16) then
-    local taken = type(second) == 'string' and second:sub(17, 32) == head:sub(17, 32)
-    if taken and KEYS[3] ~= KEYS[1] then return {5} end
-    there, other = false, '1' -- V is of another layout, and stays
+  local hash, own, free = ARGV[7]:sub(1, 16), false, nil
+  for i = 3, #KEYS do
+    local second = redis.pcall('GETRANGE', KEYS[i], '1', '40')
+    if type(second) ~= 'string' then second = '' end
+    own = second:sub(17) == ARGV[7]
+    if own then
+      head, there, other = second, true, i - 2
+      break
+    end
+    if second:sub(17, 32) ~= hash then free = free or i - 2 end
+  end
+  if not own and there and head:sub(17, 32) == hash then
+    if not free and #KEYS == 3 then return {5} end
+    there, other = false, free or 0 -- V is of another layout, and stays, unless all are taken
   end
 end
 if there and head:sub(1, 16) ~= ARGV[3] then
+  local name, hit = KEYS[1], 1
+  if other > 0 then name, hit = KEYS[2 + other], 10 + other end
   -- A string of up to 4 KiB, because Redis hashes each string that it passes to a script.
-  if redis.call('GETRANGE', KEYS[1 + 2 * other], '4096', '4096') ~= '' then return {1 + other} end
-  return {1 + other, redis.call('GET', KEYS[1 + 2 * other])}
+  if redis.call('GETRANGE', name, '4096', '4096') ~= '' then return {hit} end
+  return {hit, redis.call('GET', name)}
 end
 local alive = there and '1' or '0'
 local l, ttl, fails = redis.pcall('GET', KEYS[2]), -1, '0'
