@@ -11,7 +11,7 @@ use self::{
 };
 use crate::{
     Down, MS, SECOND,
-    kit::{Events, calls_of_a_herd, command, connection, connections_received, patient, recovers},
+    kit::{Events, calls_of_a_herd, command, connection, connections_received, hits, patient, recovers},
     support::{CLOSED_PORT, RedisServer, eventually},
     tls::Authority,
 };
@@ -217,13 +217,42 @@ async fn one_sentinel_that_refuses_the_password_is_logged_once() {
     assert_eq!(lines(), 1, "{}", events.all());
 }
 
+/// Seen to fail (no line) if a sentinel that refuses its user counts as one that answers.
+#[tokio::test]
+async fn sentinels_that_all_refuse_are_logged_beside_the_first_one() {
+    let (watched, events) = (Watched::start().await, Events::listen());
+    for sentinel in &watched.sentinels {
+        command::<()>(sentinel, "ACL SETUSER app on >secret ~* &* +@all").await;
+    }
+    let mut urls: Vec<_> = watched.urls().into_iter().map(|url| url.replace("//", "//app:secret@")).collect();
+    urls[0] = urls[0].replace("secret", "wrong");
+    let guard = patient(RedisEndpoint::sentinel(urls, "main").expect("URLs"));
+    eventually("the first one is logged", async || {
+        recovers(&guard).await;
+        events.about("in the URLs of the sentinels, correct user and password") > 0
+    })
+    .await;
+    assert_eq!(events.about(ALL), 0, "two sentinels name the master");
+    hits(&guard, "k").await;
+    guard.drain().await;
+    for sentinel in &watched.sentinels[1..] {
+        command::<()>(sentinel, "ACL SETUSER app resetpass >another").await;
+        command::<i64>(sentinel, "CLIENT KILL USER app").await;
+    }
+    eventually("the loss of all is logged", async || events.about(ALL) > 0).await;
+    assert!(hits(&guard, "k").await, "the connection to the master goes on");
+    assert_eq!(events.about(ALL), 1, "{}", events.all());
+}
+
+const ALL: &str = "none of the named addresses answers";
+
 /// Seen to fail if only the first attempt to reach a server is logged.
 #[tokio::test]
 async fn loss_of_all_sentinels_is_logged_once() {
     let (mut watched, events) = (Watched::start().await, Events::listen());
     let [guard] = watched.guards::<1>();
     subscribed(std::slice::from_ref(&guard)).await;
-    let lines = || events.about("none of the named addresses answers");
+    let lines = || events.about(ALL);
     watched.sentinels.pop();
     sleep(SECOND).await;
     assert_eq!(lines(), 0, "{}", events.all());

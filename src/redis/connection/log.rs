@@ -60,15 +60,16 @@ impl ConnectionLog {
     }
 
     /// Reports the loss of all servers that the user has named, once until one of them has no error. Other servers may
-    /// work.
+    /// work. If all refuse their user from the start, the line about that is enough.
     #[cfg(any(feature = "cluster", feature = "sentinel"))]
     pub(super) fn check_named(&self, errors: impl Iterator<Item = Option<RedisError>>) {
-        match errors.reduce(Option::and).flatten() {
-            Some(error) => {
-                self.unreachable(&error);
+        if let Some(error) = errors.reduce(Option::and).flatten() {
+            self.connect_failed(&error);
+            if self.is_settled.load(Relaxed) {
                 self.report(telemetry::unreachable, ALL_HINT, &error);
             }
-            None => _ = self.hints.lock().remove(ALL_HINT),
+        } else {
+            self.hints.lock().remove(ALL_HINT);
         }
     }
 

@@ -6,7 +6,7 @@ use super::{
     supervise::{CHECK_INTERVAL, KeptTask, Subscription, answers, supervise},
 };
 use crate::{clock, sync::mutex::Mutex, sync::shared::WeakShared};
-use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
+use futures_util::{StreamExt, TryFutureExt, future::join_all, stream::FuturesUnordered};
 use redis::{Client, ConnectionAddr, ErrorKind, RedisError, RedisResult, sentinel::SentinelClient};
 use std::{convert::Infallible, sync::Arc, time::Duration};
 use tokio::{
@@ -88,7 +88,7 @@ impl Sentinel {
     /// Returns a client for subscriptions, once the sentinel has answered. Only a failure of this keeps it from being asked
     /// again: the client of an application that lists several sentinels may lead to one of them that is gone.
     async fn reach(&self, client: &mut SentinelClient) -> RedisResult<Client> {
-        self.attempts.run(within(SENTINEL_TIMEOUT, client.async_get_sentinel_client())).await.map_err(by_sentinel)
+        self.attempts.run(within(SENTINEL_TIMEOUT, client.async_get_sentinel_client()).map_err(by_sentinel)).await
     }
 }
 
@@ -213,10 +213,10 @@ impl Subscription for Follower<'_> {
     }
 
     fn on_failure(&self, error: &RedisError) {
-        match class(error) {
-            ErrorClass::Misconfigured(_) => self.sentinels.attempts.log.connect_failed(error),
-            _ => self.sentinels.check(),
+        if let ErrorClass::Misconfigured(_) = class(error) {
+            self.sentinels.attempts.log.connect_failed(error);
         }
+        self.sentinels.check();
     }
 }
 
