@@ -74,9 +74,7 @@ impl<'a> Fill<'a> {
         let hash = key.hash();
         let write = |(number, write): (usize, &'a Write)| {
             let Write { key: at, entry, .. } = write;
-            // Other cache keys were not looked at, so they have a name that each process looks at.
-            let (used, hash) = if at == key { (used, hash) } else { (used.min(1), at.hash()) };
-            let name = entry_name(at, used);
+            let (name, hash) = if at == key { (entry_name(at, used), hash) } else { (names.entry(at), at.hash()) };
             let length = renewal.map_or(entry.encoded_len(), |renewal| Entry::encoded_up_to(renewal.changed));
             let is_large = length >= STAGED_FROM && renewal.is_none();
             let staging = is_large.then(|| staging_name(key, entry.meta().id, number));

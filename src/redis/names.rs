@@ -7,41 +7,35 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// Which of its names each layout uses on one server.
+/// Which of its first two names each layout uses on one server.
 ///
 /// The first name, number 0, ends with the last digit of the layout. If an entry of another layout has it, for example of
-/// another version of the type in a rolling deploy, the layout uses the next one, and no version overwrites the entries of
-/// another. A process that has never met the other version learns the name from an entry of its own version.
+/// another version of the type in a rolling deploy, the layout uses the second one, number 1, and neither version overwrites
+/// the entries of the other. A process that has never met the other version learns the name from an entry of its own
+/// version. For a key whose first two names are taken by further versions, a miss looks at all names of the layout.
 #[derive(Default)]
 pub(super) struct NamesInUse {
-    /// Each place has the complement of the layout at this place, and in its last digit the number of the name. A layout
-    /// whose place is taken by another layout begins with its first name again.
-    used: [AtomicU64; 32],
+    /// Each place has the complement of the layout at this place that uses its second name. A layout whose place is taken
+    /// by another layout begins with its first name again.
+    second: [AtomicU64; 32],
     /// How often each layout has met entries of another layout.
     met: Mutex<BTreeMap<u64, u64>>,
 }
 
 impl NamesInUse {
     fn place(&self, layout: u64) -> &AtomicU64 {
-        &self.used[(layout >> 8) as usize % self.used.len()]
+        &self.second[(layout >> 8) as usize % self.second.len()]
     }
 
-    /// Returns the number of the name that the layout uses.
+    /// Returns the number of the name that the layout uses: 0 or 1.
     pub(super) fn number(&self, layout: u64) -> u64 {
-        let used = self.place(layout).load(Relaxed);
-        if used / LAYOUTS == !layout / LAYOUTS { used % LAYOUTS } else { 0 }
+        u64::from(self.place(layout).load(Relaxed) == !layout)
     }
 
-    /// Returns the numbers of the names that a miss looks at, beginning with that of a new entry. Later names than the second
-    /// one are used while other layouts have both, and a process that uses one looks at all.
-    pub(super) fn looked_at(number: u64) -> Vec<u64> {
-        if number > 1 { (0..LAYOUTS).collect() } else { vec![number, 1 - number] }
-    }
-
-    /// Makes the layout of the key use the name with this number, because its entry is, or is to be, there. Counts that as
-    /// a [meeting](Self::meet).
+    /// Makes the layout of the key use the second name, or the first one, because its entry is, or is to be, there. Counts
+    /// that as a [meeting](Self::meet).
     pub(super) fn choose(&self, key: &CacheKey, number: u64) {
-        self.place(key.layout()).store(!key.layout() / LAYOUTS * LAYOUTS + number, Relaxed);
+        self.place(key.layout()).store(if number == 1 { !key.layout() } else { 0 }, Relaxed);
         self.meet(key);
     }
 
@@ -173,7 +167,7 @@ mod tests {
                 (NamesInUse::default(), [0, 1 << 20].map(|bit| CacheKey::new("sg", layout ^ bit, "k")));
             let all: HashSet<_> = (0..LAYOUTS).map(|number| entry_name(&key, number)).collect();
             assert_eq!(all, entry_names(&key).into_iter().collect());
-            for number in [0, 1, 1, 7, 2, 0] {
+            for number in [0, 1, 1, 0] {
                 names.choose(&key, number);
                 assert_eq!(names.entry(&key), entry_name(&key, number), "{layout}");
                 assert_eq!(names.entry(&neighbour), entry_name(&neighbour, 0));

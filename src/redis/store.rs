@@ -17,13 +17,14 @@ use super::{
     },
     entries::EntryDecoder,
     fill::Fill,
-    names::{NamesInUse, entry_name},
+    names::entry_name,
     scripts,
     tracked::TrackedReads,
 };
 use crate::{
     clock::Timestamp,
     key::CacheKey,
+    layout::LAYOUTS,
     store::{
         entry::Entry,
         error::{Answer, StoreError},
@@ -129,6 +130,7 @@ impl RedisStore {
     }
 
     /// Runs `get_or_lease`, or another script with its keys, arguments and replies. `more` are arguments after its own.
+    /// Asks with the first two names of the layout, and once more with all if both have entries of other layouts.
     async fn get_or_lease_by(
         &self,
         script: &Script,
@@ -137,12 +139,12 @@ impl RedisStore {
         request: LeaseRequest,
     ) -> Result<LeaseReply, StoreError> {
         let names = &self.decoder.names;
-        let before = names.number(key.layout());
-        let (mut number, lease) = (before, lease_name(key));
+        let (number, lease) = (names.number(key.layout()), lease_name(key));
+        let mut numbers = vec![number, 1 - number];
         let inbox = (request.notify && self.subscribers.is_live(&lease).await).then(|| self.wakes.inbox());
         let (mut seen, mut unreadable) = (request.seen.map(|id| Bytes::copy_from_slice(id.as_bytes())), false);
-        for _ in 0..=UNREADABLE_ENTRIES {
-            let (sent, numbers) = (Timestamp::now(), NamesInUse::looked_at(number));
+        for _ in 0..UNREADABLE_ENTRIES {
+            let sent = Timestamp::now();
             let mut keys: Vec<_> = numbers.iter().map(|number| entry_name(key, *number)).collect();
             keys.insert(1, lease.clone());
             let mut call = scripts::get_or_lease(script, &keys, key, request, seen.as_deref(), inbox);
@@ -150,12 +152,12 @@ impl RedisStore {
             let reply = call.run(&*self.link).await;
             let (reply, other) = self.parse(reply, |reply| scripts::parse_lead_reply(reply, !unreadable)).await?;
             let used = numbers.get(other).copied().unwrap_or(0);
-            if used != before && !matches!(reply, scripts::LeadReply::Other(_) | scripts::LeadReply::Taken) {
+            if other == 1 && numbers.len() == 2 {
                 names.choose(key, used);
             }
             let bytes = match reply {
                 scripts::LeadReply::Taken => {
-                    number = 2; // looks at all names
+                    numbers = (0..LAYOUTS).collect();
                     continue;
                 }
                 scripts::LeadReply::Granted { stamp, seen_alive, failures } => {
@@ -285,7 +287,7 @@ impl Store for RedisStore {
             let stamp = self.parse(reply, |reply| scripts::parse_invalidated(&reply, leaves)).await?;
             Ok(match (leaves, stamp) {
                 (Leaves::Lease(LeaseRequest { token, .. }), Some(stamp)) => {
-                    Some(Lease { token, stamp, name: self.decoder.names.number(keys[0].layout()).min(1) })
+                    Some(Lease { token, stamp, name: self.decoder.names.number(keys[0].layout()) })
                 }
                 _ => None,
             })

@@ -120,7 +120,7 @@ async fn fills(processes: &[(u64, RedisStore)], keys: usize) -> usize {
 /// A deploy begins while the one before is not over. Then two versions go on, and processes of them start, beside what the
 /// others have left. A put is seen by processes that look at the first two names alone.
 ///
-/// Seen to fail with two names for a layout, and if a process that uses a later name does not look at the first two.
+/// Seen to fail with two names for a layout, and if a process keeps to a later name than the second one.
 #[tokio::test]
 async fn three_versions_with_the_same_names_overwrite_no_entry() {
     const KEYS: usize = 20;

@@ -109,8 +109,9 @@ fn shown(address: &ConnectionAddr) -> String {
 }
 
 const URL_HINT: &str = "correct host, port and scheme (`redis://`, or `rediss://` for TLS)";
-const ALL_HINT: &str = "none of the named addresses answers: the connections that exist go on, but a process that starts \
-    now finds no server; start the servers, or name the addresses that they have now";
+const ALL_HINT: &str = "none of the named addresses answers, or none accepts the user: the connections that exist go on, \
+    but a process that starts now finds no server; start the servers, name the addresses that they have now, or correct \
+    user and password";
 /// Maximum number of hints. A hint may name a command in the words of the server.
 const MAX_HINTS: usize = 32;
 
