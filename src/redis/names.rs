@@ -4,7 +4,7 @@ use crate::{key::CacheKey, layout::LAYOUTS, store::token::Token, sync::mutex::Mu
 use std::{
     collections::BTreeMap,
     fmt::Write,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 
 /// Which of its first two names each layout uses on one server.
@@ -12,12 +12,14 @@ use std::{
 /// The first name, number 0, ends with the last digit of the layout. If an entry of another layout has it, for example of
 /// another version of the type in a rolling deploy, the layout uses the second one, number 1, and neither version overwrites
 /// the entries of the other. A process that has never met the other version learns the name from an entry of its own
-/// version. For a key whose first two names are taken by further versions, a miss looks at all names of the layout.
+/// version. Once further versions have taken the first two names of a key, misses of this process look at all names.
 #[derive(Default)]
 pub(super) struct NamesInUse {
     /// Each place has the complement of the layout at this place that uses its second name. A layout whose place is taken
     /// by another layout begins with its first name again.
     second: [AtomicU64; 32],
+    /// Whether the first two names of a key were taken.
+    pub(super) looks_at_all: AtomicBool,
     /// How often each layout has met entries of another layout.
     met: Mutex<BTreeMap<u64, u64>>,
 }
@@ -30,6 +32,12 @@ impl NamesInUse {
     /// Returns the number of the name that the layout uses: 0 or 1.
     pub(super) fn number(&self, layout: u64) -> u64 {
         u64::from(self.place(layout).load(Relaxed) == !layout)
+    }
+
+    /// Returns the numbers of the names that a miss looks at, the one in use first.
+    pub(super) fn looked_at(&self, layout: u64) -> Vec<u64> {
+        let (number, end) = (self.number(layout), if self.looks_at_all.load(Relaxed) { LAYOUTS } else { 2 });
+        [number, 1 - number].into_iter().chain(2..end).collect()
     }
 
     /// Makes the layout of the key use the second name, or the first one, because its entry is, or is to be, there. Counts

@@ -24,7 +24,6 @@ use super::{
 use crate::{
     clock::Timestamp,
     key::CacheKey,
-    layout::LAYOUTS,
     store::{
         entry::Entry,
         error::{Answer, StoreError},
@@ -130,7 +129,6 @@ impl RedisStore {
     }
 
     /// Runs `get_or_lease`, or another script with its keys, arguments and replies. `more` are arguments after its own.
-    /// Asks with the first two names of the layout, and once more with all if both have entries of other layouts.
     async fn get_or_lease_by(
         &self,
         script: &Script,
@@ -138,13 +136,11 @@ impl RedisStore {
         key: &CacheKey,
         request: LeaseRequest,
     ) -> Result<LeaseReply, StoreError> {
-        let names = &self.decoder.names;
-        let (number, lease) = (names.number(key.layout()), lease_name(key));
-        let mut numbers = vec![number, 1 - number];
+        let (names, lease) = (&self.decoder.names, lease_name(key));
         let inbox = (request.notify && self.subscribers.is_live(&lease).await).then(|| self.wakes.inbox());
         let (mut seen, mut unreadable) = (request.seen.map(|id| Bytes::copy_from_slice(id.as_bytes())), false);
         for _ in 0..UNREADABLE_ENTRIES {
-            let sent = Timestamp::now();
+            let (sent, numbers) = (Timestamp::now(), names.looked_at(key.layout()));
             let mut keys: Vec<_> = numbers.iter().map(|number| entry_name(key, *number)).collect();
             keys.insert(1, lease.clone());
             let mut call = scripts::get_or_lease(script, &keys, key, request, seen.as_deref(), inbox);
@@ -152,12 +148,12 @@ impl RedisStore {
             let reply = call.run(&*self.link).await;
             let (reply, other) = self.parse(reply, |reply| scripts::parse_lead_reply(reply, !unreadable)).await?;
             let used = numbers.get(other).copied().unwrap_or(0);
-            if other == 1 && numbers.len() == 2 {
+            if other == 1 {
                 names.choose(key, used);
             }
             let bytes = match reply {
                 scripts::LeadReply::Taken => {
-                    numbers = (0..LAYOUTS).collect();
+                    names.looks_at_all.store(true, Relaxed);
                     continue;
                 }
                 scripts::LeadReply::Granted { stamp, seen_alive, failures } => {
