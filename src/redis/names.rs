@@ -120,9 +120,10 @@ pub(super) fn entry_name(key: &CacheKey, number: u64) -> String {
     name
 }
 
-/// Returns the digit of the name of a layout with this number. No two numbers have the same.
+/// Returns the digit of the name of a layout with this number. No two of the eight numbers have the same. A lease of the
+/// application's own may have any number.
 fn digit(layout: u64, number: u64) -> char {
-    let further = if number == 0 { 0 } else { 1 + ((layout >> 4) + number - 1) % (LAYOUTS - 1) };
+    let further = if number == 0 { 0 } else { 1 + (layout >> 4).wrapping_add(number - 1) % (LAYOUTS - 1) };
     (b'0' + ((layout % LAYOUTS + further) % LAYOUTS) as u8) as char
 }
 
@@ -175,6 +176,7 @@ mod tests {
                 (NamesInUse::default(), [0, 1 << 20].map(|bit| CacheKey::new("sg", layout ^ bit, "k")));
             let all: HashSet<_> = (0..LAYOUTS).map(|number| entry_name(&key, number)).collect();
             assert_eq!(all, entry_names(&key).into_iter().collect());
+            assert!(all.contains(&entry_name(&key, u64::MAX)));
             for number in [0, 1, 1, 0] {
                 names.choose(&key, number);
                 assert_eq!(names.entry(&key), entry_name(&key, number), "{layout}");
