@@ -15,7 +15,7 @@ use std::{
     },
     time::Instant,
 };
-use tokio::{net::TcpListener, task::JoinSet};
+use tokio::{net::TcpListener, task::JoinSet, time::timeout};
 
 fn guard(nodes: &[RedisServer]) -> StampedeGuard {
     StampedeGuard::new(endpoint(nodes)).policy(Policy::fresh_for(600 * SECOND)).store_timeout(SECOND)
@@ -95,7 +95,7 @@ async fn hanging_master_opens_one_breaker_of_each_kind() {
 }
 
 /// Returns how often the nodes were sent commands whose names begin like this.
-async fn calls(nodes: &[RedisServer], name: &str) -> u64 {
+async fn calls(nodes: impl IntoIterator<Item = &RedisServer>, name: &str) -> u64 {
     let mut sum = 0;
     for node in nodes {
         let stats: String = command(node, "INFO commandstats").await;
@@ -255,15 +255,29 @@ impl Split {
         command::<()>(replica, "CLUSTER FAILOVER TAKEOVER").await;
         forget(replica, &[master]).await;
         shards.promoted(0).await;
+        shards.keep_masters([1]).await;
         assert!(serves(&shards.masters[0]).await, "the old master serves its slots as well");
         Self { shards, writer, key, other }
     }
 
-    /// Makes the writer ask any node for its view, because a connection breaks.
+    /// Makes the writer ask any nodes for their views, because another master accepts no connection for a while.
     async fn ask(&self) {
-        command::<()>(&self.shards.masters[1], "CLIENT KILL TYPE normal SKIPME yes").await;
-        hits(&self.writer, &self.other).await;
-        tokio::time::sleep(20 * MS).await;
+        let silent = &self.shards.masters[1];
+        let answering = || self.shards.nodes().filter(|node| node.port() != silent.port());
+        let asked = calls(answering(), "cluster").await;
+        eventually("the writer asks", async || {
+            command::<()>(silent, "CLIENT KILL TYPE normal SKIPME yes").await;
+            silent.pause();
+            _ = timeout(300 * MS, hits(&self.writer, &self.other)).await;
+            silent.resume();
+            calls(answering(), "cluster").await > asked
+        })
+        .await;
+    }
+
+    /// Returns how often the old master was asked for its view.
+    async fn asked_at_the_old_master(&self) -> u64 {
+        calls(&self.shards.masters[..1], "cluster").await
     }
 
     async fn fetch(&self, origin: i32) -> i32 {
@@ -282,7 +296,8 @@ async fn forget(node: &RedisServer, others: &[&RedisServer]) {
     forgotten.unwrap_or_else(|error| assert!(error.to_string().contains("Unknown node"), "{error}"));
 }
 
-/// Seen to fail, with the old value, if the router believes any view.
+/// Seen to fail (20 of 20 runs) if the router believes any view, also one without a known node. Only a process that does
+/// not keep the invalidation would get the old value, so the test counts reads at the old master.
 #[tokio::test]
 async fn forgotten_master_serves_no_old_value_after_an_invalidation() {
     let split = Split::start().await;
@@ -295,9 +310,11 @@ async fn forgotten_master_serves_no_old_value_after_an_invalidation() {
     .await;
     writer.drain().await;
     writer.invalidate(key.as_str()).await.expect("acknowledged");
-    for _ in 0..100 {
-        assert_eq!(split.fetch(2).await, 2);
+    let reads = async || calls(&shards.masters[..1], "get").await;
+    let (asked, read) = (split.asked_at_the_old_master().await, reads().await);
+    while split.asked_at_the_old_master().await < asked + 5 {
         split.ask().await;
+        assert_eq!((split.fetch(2).await, reads().await), (2, read), "an answer, reads at the old master");
     }
     assert!(hits(&guard(&shards.masters[..1]), key).await, "the old master has an entry");
 }
@@ -313,15 +330,16 @@ async fn invalidation_that_a_cut_off_master_has_acknowledged_is_kept() {
     assert_eq!(command::<usize>(&shards.replicas[0], "DBSIZE").await, 1, "the new master knows nothing of it");
     assert_eq!(split.fetch(2).await, 2);
     let is_used = async || command::<String>(&shards.replicas[0], "INFO commandstats").await.contains("cmdstat_get:");
-    let mut asked = 0;
-    while asked < 50 {
-        if asked == 0 {
-            // The writer may stay with the old master for longer than it keeps an invalidation.
-            writer.invalidate(key.as_str()).await.expect("acknowledged");
-        }
+    while !is_used().await {
+        // On a busy machine the writer may stay with the old master for longer than it keeps an invalidation.
+        writer.invalidate(key.as_str()).await.expect("acknowledged");
         split.ask().await;
         assert_eq!(split.fetch(2).await, 2);
-        asked += usize::from(is_used().await);
+    }
+    let before = split.asked_at_the_old_master().await;
+    while split.asked_at_the_old_master().await < before + 5 {
+        split.ask().await;
+        assert_eq!(split.fetch(2).await, 2);
     }
 }
 
