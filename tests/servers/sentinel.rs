@@ -168,8 +168,13 @@ async fn refusal_by_a_sentinel_differs_from_one_by_a_server() {
         (Some("-role"), None, "grant the user of the sentinels the command `+role`"),
         (Some("-sentinel"), None, "grant the user of the sentinels the command `+sentinel"),
         (Some("-subscribe"), None, "grant the user of the sentinels the command `+subscribe`"),
+        (Some("resetchannels"), None, "grant the user of the sentinels `&+switch-master`"),
         (None, Some("-subscribe"), "grant the user the command `+subscribe`"),
-        (None, Some("resetpass"), "correct user and password in `RedisEndpoint::sentinel_with` for the servers"),
+        (
+            None,
+            Some("resetpass"),
+            "correct user and password in `RedisEndpoint::sentinel_with` for the servers, or `requirepass`",
+        ),
     ] {
         let (watched, events) = (Watched::start().await, Events::listen());
         for (servers, rights) in [(&watched.sentinels, of_sentinels), (&watched.servers, of_servers)] {

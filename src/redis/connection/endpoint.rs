@@ -164,7 +164,7 @@ impl RedisEndpoint {
 
     /// Builds an endpoint whose data connections come from `connect`.
     pub(in crate::redis) fn over(connect: impl Connect) -> Self {
-        let (connect, attempts) = (Arc::new(connect), Attempts::new(ConnectionLog::of(CLIENT, [])));
+        let (connect, attempts) = (Arc::new(connect), Attempts::new(ConnectionLog::of([CLIENT; 2], [])));
         let connect_with = move |introduction| {
             Arc::new(Reconnecting::new(connect.clone(), introduction, attempts.clone())) as Arc<dyn CommandLink>
         };

@@ -136,7 +136,7 @@ fn missing_right(message: &str) -> Cow<'static, str> {
         return format!("the command `+{command}`{subcommand}").into();
     }
     if message.contains("channel") {
-        "the channels `&stampede-guard:*` (on sentinels only `&+switch-master`)".into()
+        format!("`&{}`", if message.contains(BY_SENTINEL) { "+switch-master" } else { "stampede-guard:*" }).into()
     } else if message.contains("key") {
         "the keys of its namespace, `~{sg:*` by default (of a lock `~{lock:*`)".into()
     } else {
@@ -270,7 +270,8 @@ mod tests {
             ("@user_script: 7: The user executing the script can't run this command or subcommand", "the scripts"),
             ("NOPERM this user has no permissions to access one of the keys used as arguments", "`~{sg:*`"),
             ("NOPERM No permissions to access a key", "`~{sg:*`"),
-            ("NOPERM No permissions to access a channel", "`&stampede-guard:*` (on sentinels only `&+switch-master`)"),
+            ("NOPERM No permissions to access a channel", "`&stampede-guard:*`"),
+            ("NOPERM refused by a sentinel: No permissions to access a channel", "`&+switch-master`"),
             ("ERR ACL failure in script: User app has no permissions to run the 'time' command", "`+time`"),
             ("ERR The user executing the script can't run this command or subcommand", "the scripts"),
             (

@@ -13,6 +13,8 @@ use std::{
 #[derive(Default)]
 pub(in crate::redis) struct ConnectionLog {
     /// The place in which the user has named the servers.
+    urls: &'static str,
+    /// The place in which the user has named user, password and database.
     place: &'static str,
     /// The addresses that the user has named. `None` for connections that the application has made.
     address: Option<String>,
@@ -23,10 +25,10 @@ pub(in crate::redis) struct ConnectionLog {
 }
 
 impl ConnectionLog {
-    /// Creates the log of the connections to servers at these addresses, which the user has named in this place.
-    pub(super) fn of<'a>(place: &'static str, addresses: impl IntoIterator<Item = &'a ConnectionAddr>) -> Self {
-        let addresses = addresses.into_iter().map(shown).collect::<Vec<_>>().join(", ");
-        Self { place, address: Some(addresses).filter(|it| !it.is_empty()), ..Self::default() }
+    /// Creates the log of the connections to servers at these addresses, which the user has named in these places.
+    pub(super) fn of<'a>([urls, place]: [&'static str; 2], at: impl IntoIterator<Item = &'a ConnectionAddr>) -> Self {
+        let addresses = at.into_iter().map(shown).collect::<Vec<_>>().join(", ");
+        Self { urls, place, address: Some(addresses).filter(|it| !it.is_empty()), ..Self::default() }
     }
 
     /// Reports a failed attempt to connect, unless the server has replied before: then the circuit breaker reports that
@@ -41,9 +43,8 @@ impl ConnectionLog {
     /// Reports a failed command if an operator has to correct its cause. A connection that the application has made may
     /// show only with its first command that it reaches no server.
     pub(in crate::redis) fn command_failed(&self, error: &RedisError) {
-        match class(error) {
-            ErrorClass::Unavailable | ErrorClass::Refused | ErrorClass::Demoted => {}
-            _ => self.connect_failed(error),
+        if !matches!(class(error), ErrorClass::Unavailable | ErrorClass::Refused | ErrorClass::Demoted) {
+            self.connect_failed(error);
         }
     }
 
@@ -80,7 +81,7 @@ impl ConnectionLog {
             // A certificate expires while connections work.
             self.report(telemetry::unreachable, CERTIFICATE_HINT, error);
         } else if is_first {
-            self.report(telemetry::unreachable, &format!("{URL_HINT} in {}, or start the server", self.place), error);
+            self.report(telemetry::unreachable, &format!("{URL_HINT} in {}, or start the server", self.urls), error);
         }
     }
 

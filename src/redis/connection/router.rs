@@ -159,8 +159,7 @@ impl Cluster {
 
     /// Returns the node that an `ASK` names, if it is known.
     fn target(&self, error: &RedisError, said_by: &Node) -> Option<Arc<Node>> {
-        let (address, _) = error.redirect_node()?;
-        self.topology.lock().find(address, &said_by.address).cloned()
+        self.topology.lock().find(error.redirect_node()?.0, &said_by.address).cloned()
     }
 
     /// Asks the nodes while a master answers nothing or their views contradict each other, and now and then.

@@ -66,14 +66,14 @@ impl Source {
     }
 
     pub(in crate::redis) fn of_client(client: Client) -> Self {
-        let log = ConnectionLog::of(URL, [client.get_connection_info().addr()]);
+        let log = ConnectionLog::of([URL; 2], [client.get_connection_info().addr()]);
         Self::of(Target::Client(tuned(client)), Attempts::new(log))
     }
 
     /// Returns the source of connections to the nodes of a cluster, which share a log.
     #[cfg(feature = "cluster")]
     pub(super) fn of_cluster<'a>(client: Client, nodes: impl IntoIterator<Item = &'a ConnectionAddr>) -> Self {
-        let log = ConnectionLog::of("the URLs of the nodes (`RedisEndpoint::cluster`)", nodes);
+        let log = ConnectionLog::of(["the URLs of the nodes (`RedisEndpoint::cluster`)"; 2], nodes);
         log.is_new(CLIENT_HINT); // redirections need no hint
         Self::of(Target::Client(tuned(client)), Attempts::new(log))
     }
@@ -99,7 +99,8 @@ impl Source {
 
     #[cfg(feature = "sentinel")]
     pub(in crate::redis) fn of_master(sentinels: Vec<SentinelClient>, addresses: &[ConnectionAddr]) -> Self {
-        let attempts = Attempts::new(ConnectionLog::of(SENTINELS, addresses));
+        let log = ConnectionLog::of([SENTINELS, "`RedisEndpoint::sentinel_with` for the servers"], addresses);
+        let attempts = Attempts::new(log);
         Self::of(Target::Master(ToMaster::of(sentinels, attempts.clone())), attempts)
     }
 
@@ -272,9 +273,9 @@ fn changed(client: Client, change: impl FnOnce(ConnectionInfo) -> ConnectionInfo
 
 /// The place in which the user has named the server.
 const URL: &str = "the URL of the client (`redis::Client::open`, `redis://USER:PASSWORD@HOST`)";
-/// The places in which the user has set user and password of the servers, and has named the sentinels.
+/// The places in which the user has set how to reach sentinels and servers.
 #[cfg(feature = "sentinel")]
-const SENTINELS: &str = "`RedisEndpoint::sentinel_with` for the servers, or in the URLs of the sentinels and the name of their \
-    master (`RedisEndpoint::sentinel`)";
+const SENTINELS: &str =
+    "the URLs of the sentinels, the master's name, or the TLS of servers (`RedisEndpoint::sentinel`)";
 /// Maximum time to connect with settings of the user, which may have none.
 const LONGEST_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
