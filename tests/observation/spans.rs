@@ -17,8 +17,8 @@ use std::{
     time::Duration,
 };
 use tokio::time::{sleep, timeout};
-use tracing::{Instrument, info_span};
-use tracing_subscriber::util::SubscriberInitExt;
+use tracing::{Instrument, Span, info_span};
+use tracing_subscriber::{Layer, filter::LevelFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
 const FETCH: &str = "stampede_guard.fetch";
 
@@ -232,7 +232,7 @@ async fn line_of_a_handler_has_no_fields_of_ours_at_level_info() {
     Collected::keep_spans_enabled();
     let lines = Lines::default();
     let writer = lines.clone();
-    let log = tracing_subscriber::fmt().with_ansi(false).without_time().with_writer(move || writer.clone());
+    let log = fmt().with_ansi(false).without_time().with_writer(move || writer.clone());
     let _installed = log.set_default();
     let handler = async || {
         tracing::info!(target: "shop", "loading from the database");
@@ -242,6 +242,30 @@ async fn line_of_a_handler_has_no_fields_of_ours_at_level_info() {
     assert_eq!(fetched.expect("an answer"), 1);
     let text = String::from_utf8(lines.0.lock().expect("no panic").clone()).expect("text");
     assert_eq!(text, " INFO request{id=7}: shop: loading from the database\n");
+}
+
+/// Beside a layer of traces. The guide says so.
+#[tokio::test]
+async fn line_of_a_handler_has_the_span_that_its_call_enters() {
+    Collected::keep_spans_enabled();
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let log = fmt::layer().with_ansi(false).without_time().with_writer(move || writer.clone());
+    let traces = fmt::layer().with_writer(io::sink).with_filter(LevelFilter::DEBUG);
+    let _installed = tracing_subscriber::registry().with(log.with_filter(LevelFilter::INFO)).with(traces).set_default();
+    let guard = StampedeGuard::in_memory();
+    async fn handler() -> Result<i32, Infallible> {
+        tracing::info!(target: "shop", "loading");
+        Ok(1)
+    }
+    let request = async {
+        let span = Span::current();
+        guard.fetch("inside", move || handler().instrument(span)).await.expect("an answer");
+        guard.fetch("outside", handler).await.expect("an answer");
+    };
+    request.instrument(info_span!("request", id = 7)).await;
+    let text = String::from_utf8(lines.0.lock().expect("no panic").clone()).expect("text");
+    assert_eq!(text, " INFO request{id=7}: shop: loading\n INFO shop: loading\n");
 }
 
 #[tokio::test]
