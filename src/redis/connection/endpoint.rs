@@ -132,8 +132,7 @@ impl RedisEndpoint {
     /// `RedisEndpoint::sentinel`).
     #[must_use]
     pub fn connection_config(self, configure: impl FnOnce(AsyncConnectionConfig) -> AsyncConnectionConfig) -> Self {
-        let config = Some(configure(self.config.unwrap_or_else(config)));
-        Self { config, ..self }
+        Self { config: Some(configure(self.config.unwrap_or_else(config))), ..self }
     }
 
     /// Receives messages over a connection of this client. Needed for existing connections, which cannot be made a

@@ -5,7 +5,7 @@
 //! | the connection broke or was refused, or the reply is not valid RESP | [`Disconnected`](ErrorClass::Disconnected) | reconnect, retry once at once |
 //! | `LOADING`, `BUSY`, `CLUSTERDOWN`, `MASTERDOWN` | [`Unavailable`](ErrorClass::Unavailable) | the server serves no client now, as if it were down; reconnect at most once a second, except after `CLUSTERDOWN` |
 //! | `READONLY` | [`Demoted`](ErrorClass::Demoted) | refused; reconnect at most once a second, because the host name may resolve to the new master |
-//! | `NOAUTH`, `WRONGPASS`, `NOPERM`, `NOPROTO`, `MOVED`, `ASK`, a refused `SELECT` | [`Misconfigured`](ErrorClass::Misconfigured) | refused, and logged once ([`log`](super::log)) with the setting to change |
+//! | `NOAUTH`, `WRONGPASS`, `NOPERM`, `NOPROTO`, `MOVED`, `ASK`, a refused `SELECT`, a server without `GET` | [`Misconfigured`](ErrorClass::Misconfigured) | refused, and logged once ([`log`](super::log)) with the setting to change |
 //! | any other error reply: `OOM`, `NOREPLICAS`, `MISCONF`, `WRONGTYPE`, `TRYAGAIN` (a slot that moves), an error of a script | [`Refused`](ErrorClass::Refused) | not done, but the server is alive and hits go on |
 //! | any other error of the client or the system | [`Unknown`](ErrorClass::Unknown) | the outcome is unknown |
 //!
@@ -103,13 +103,15 @@ fn without_code(error: &RedisError) -> ErrorClass {
         ("is busy running a ", Unavailable),
         ("refused to switch database", Misconfigured(Database)),
         ("-READONLY ", Demoted),
+        ("unknown command 'GET'", Misconfigured(Client)),
+        ("unknown command `GET`", Misconfigured(Client)),
     ];
     let text = loggable(error);
     classes.into_iter().find(|(part, _)| text.contains(part)).map_or(Refused, |(_, class)| class)
 }
 
 impl Misconfiguration {
-    /// Returns the setting to change, and how. `named` is the place where the user has named the servers.
+    /// Returns the setting to change, and how. `named` is the place where the user has named user, password and database.
     pub(super) fn hint(self, error: &RedisError, named: &str) -> String {
         let text = error.to_string();
         let is_sentinels = text.contains(BY_SENTINEL) || text.contains("the 'sentinel");
@@ -150,15 +152,16 @@ const SCRIPT_LINE: &str = "@user_script:";
 const RENAME: &str = "RENAME";
 /// redis-rs says only that `AUTH` has failed, so this names the rarer causes too.
 const CREDENTIALS_CAUSES: &str = ", or `requirepass` and `ACL SETUSER` of the server; an `AUTH` may also fail because the \
-    server has no password or has reached `maxclients`";
+    server has no password, has reached `maxclients`, or is a sentinel";
 pub(super) const CREDENTIALS_HINT: &str = "correct user and password";
 /// The words in the error of a sentinel that refuses its user.
 const BY_SENTINEL: &str = "refused by a sentinel";
 /// For an error of TLS, in the words of rustls or of OpenSSL.
 pub(super) const CERTIFICATE_HINT: &str = "renew the server's certificate if it has expired, issue it for the host name in \
     the URL, or name its authority or your certificate with `redis::Client::build_with_tls` or `sentinel_with`";
-pub(super) const CLIENT_HINT: &str = "the server is part of a cluster: build the guard from its nodes \
-    (`RedisEndpoint::cluster`, feature `cluster`) instead of a `redis::Client`";
+/// For a redirection, or if the server knows no `GET`.
+pub(super) const CLIENT_HINT: &str = "the server is a node of a cluster or a sentinel: build the guard with \
+    `RedisEndpoint::cluster` or `sentinel` (features of these names) instead of a `redis::Client`";
 
 const PROTOCOL_HINT: &str = "connect to a server that speaks RESP3 (Redis 6.0, Valkey, Redis Enterprise 7.2 or later): \
     until then waiters poll, and a near cache keeps its copies by age";
@@ -208,7 +211,9 @@ mod tests {
         for line in rights {
             assert_eq!(class_of_reply(line), Misconfigured(Rights), "{line}");
         }
-        for line in ["MOVED 3999 127.0.0.1:6381", "ASK 3999 127.0.0.1:6381"] {
+        let of_sentinels =
+            ["ERR unknown command 'GET', with args beginning with: 'k' ", "ERR unknown command `GET`, with args"];
+        for line in ["MOVED 3999 127.0.0.1:6381", "ASK 3999 127.0.0.1:6381"].into_iter().chain(of_sentinels) {
             assert_eq!(class_of_reply(line), Misconfigured(Client), "{line}");
         }
         let unknown_key = "ERR unknown command 'EVALSHA', with args beginning with: 'Authentication required'";

@@ -275,7 +275,6 @@ fn changed(client: Client, change: impl FnOnce(ConnectionInfo) -> ConnectionInfo
 const URL: &str = "the URL of the client (`redis::Client::open`, `redis://USER:PASSWORD@HOST`)";
 /// The places in which the user has set how to reach sentinels and servers.
 #[cfg(feature = "sentinel")]
-const SENTINELS: &str =
-    "the URLs of the sentinels, the master's name, or the TLS of servers (`RedisEndpoint::sentinel`)";
+const SENTINELS: &str = "the URLs of the sentinels, the master's name, or TLS in `RedisEndpoint::sentinel_with`";
 /// Maximum time to connect with settings of the user, which may have none.
 const LONGEST_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);

@@ -103,8 +103,7 @@ impl Subscription for Listener {
             _ => {}
         };
         let lead = self.source.lead();
-        let connect = self.source.connect_with_pushes(on_push);
-        let mut connection = self.source.attempts.run(connect).await?;
+        let mut connection = self.source.attempts.run(self.source.connect_with_pushes(on_push)).await?;
         within(CHECK_INTERVAL, connection.subscribe(&self.channel)).await?;
         self.source.attempts.log.accepted();
         let is_silent = async {
