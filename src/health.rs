@@ -28,7 +28,7 @@ pub struct Health {
     pub credentials_refused: bool,
     /// Whether a circuit breaker of the guard or one of its clones is open: the store, or a node of it, is not asked by
     /// requests, or asked to read only, if it is reachable and pauses its writes. About once per store timeout a request
-    /// sends a probe in the background; without requests there is none.
+    /// sends a probe in the background, and so do pending invalidations and fills; without them there is none.
     pub breaker_open: bool,
     /// The last store operation that failed, if any. Later successes do not remove it: see [`LastError::age`].
     pub last_error: Option<LastError>,

@@ -295,7 +295,7 @@ impl StampedeGuard {
     /// breaks. So errors open the breaker 80 ms after the first one at the earliest. A refusal is a reply and no such
     /// error; `LOADING`, `BUSY`, `MASTERDOWN` and `CLUSTERDOWN` are.
     /// Requests then probe the store in the background: at once, and again after each `store_timeout`, or 0.5 s if that is
-    /// shorter. A reply closes the breaker; without requests it stays open. For half of a `store_timeout` after a timeout,
+    /// shorter. A reply closes the breaker; without requests, pending invalidations and fills it stays open. For half of a `store_timeout` after a timeout,
     /// requests wait for the probe, and a read that has timed out is sent once more when the probe is answered. Afterwards
     /// no request waits for the store. [`invalidate`](Self::invalidate) bypasses the breaker. Clones with different
     /// `store_timeout`s have separate breakers.

@@ -150,8 +150,8 @@ impl HttpOptions {
     /// Responses that say `public`, `s-maxage`, or a lifetime in a [targeted field](Self::targeted_fields) are for
     /// all clients. All others are shared only by requests that agree in all fields that are not harmless, because
     /// handlers know their users from fields with any name. Clients choose such fields, so a page has at most 64 of
-    /// these responses at a time. One of them without a freshness lifetime is stored for at most one second, and one
-    /// with a lifetime may be replaced after one second.
+    /// these responses at a time. A response to a request with such a field is stored for at most one second if it has
+    /// no freshness lifetime, and may be replaced after one second if it has one.
     ///
     /// Default: the fields that browsers, proxies, content delivery networks and tracers send
     /// (`src/http/semantics/request_fields.txt`). Addresses of clients are among them: see

@@ -142,8 +142,7 @@ impl Connect for Tracking {
             return Err(OTHER_SERVER.into());
         }
         // Messages of the last connection may be lost, so this one must not confirm copies that were read before.
-        let number = self.feed.all_changed();
-        *self.current.lock() = is_tracked.then_some(number);
+        *self.current.lock() = is_tracked.then_some(self.feed.all_changed());
         Ok(connections)
     }
 

@@ -241,7 +241,7 @@ async fn missing_right_is_logged_once() {
 #[tokio::test]
 async fn plain_client_of_a_cluster_is_logged_once() {
     let nodes = cluster::nodes::<2>().await;
-    let words = ["ERROR ", REFUSED, "Moved", "RedisEndpoint::cluster"];
+    let words = ["ERROR ", REFUSED, "Moved", "RedisEndpoint::cluster", "feature `cluster`"];
     logs_one_line(&nodes[0].url(), Kind::Client, &words).await;
 }
 

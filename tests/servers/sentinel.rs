@@ -116,7 +116,7 @@ async fn plain_client_of_a_sentinel_is_told_so() {
     let (watched, events) = (Watched::start().await, Events::listen());
     let guard = patient(watched.sentinels[0].client());
     assert!(!hits(&guard, "k").await && !hits(&guard, "k").await);
-    assert_eq!(events.about("a node of a cluster or a sentinel"), 1, "{}", events.all());
+    assert_eq!(events.about("it is probably a sentinel"), 1, "{}", events.all());
 }
 
 /// Asserts that one line names the sentinels, where to correct them, and what is wrong.

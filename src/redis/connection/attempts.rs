@@ -82,8 +82,7 @@ impl Attempts {
 
 impl Failure {
     fn new(error: RedisError, attempts: u32) -> Self {
-        let next = clock::deadline_after(backoff::reconnect(attempts, clock::random_unit()));
-        Self { error, attempts, next }
+        Self { error, attempts, next: clock::deadline_after(backoff::reconnect(attempts, clock::random_unit())) }
     }
 }
 

@@ -124,6 +124,7 @@ impl Misconfiguration {
                 format!("grant the {user} {right} with `ACL SETUSER`; `stampede_guard::guide::rights` lists all")
             }
             Self::Database => format!("correct the database in {named}"),
+            Self::Client if text.contains("unknown command") => SENTINEL_HINT.to_owned(),
             Self::Client => CLIENT_HINT.to_owned(),
             Self::Protocol => PROTOCOL_HINT.to_owned(),
         }
@@ -159,9 +160,10 @@ const BY_SENTINEL: &str = "refused by a sentinel";
 /// For an error of TLS, in the words of rustls or of OpenSSL.
 pub(super) const CERTIFICATE_HINT: &str = "renew the server's certificate if it has expired, issue it for the host name in \
     the URL, or name its authority or your certificate with `redis::Client::build_with_tls` or `sentinel_with`";
-/// For a redirection, or if the server knows no `GET`.
-pub(super) const CLIENT_HINT: &str = "the server is a node of a cluster or a sentinel: build the guard with \
-    `RedisEndpoint::cluster` or `sentinel` (features of these names) instead of a `redis::Client`";
+pub(super) const CLIENT_HINT: &str = "the server is part of a cluster: build the guard from its nodes \
+    (`RedisEndpoint::cluster`, feature `cluster`) instead of a `redis::Client`";
+const SENTINEL_HINT: &str = "the server knows no `GET`, so it is probably a sentinel: build the guard with \
+    `RedisEndpoint::sentinel` (feature `sentinel`)";
 
 const PROTOCOL_HINT: &str = "connect to a server that speaks RESP3 (Redis 6.0, Valkey, Redis Enterprise 7.2 or later): \
     until then waiters poll, and a near cache keeps its copies by age";

@@ -181,8 +181,7 @@ impl Connect for Source {
         let client = self.client().await?;
         let main = connect(client.clone(), self.config()).await?;
         let second = self.is_paired.then(|| timeout(CONNECT_TIMEOUT, self.connect_beside(&main, client)));
-        let reads = OptionFuture::from(second).await.and_then(Result::ok).flatten();
-        Ok(Connections { main, reads })
+        Ok(Connections { reads: OptionFuture::from(second).await.and_then(Result::ok).flatten(), main })
     }
 
     fn lead(&self) -> u64 {
