@@ -27,7 +27,7 @@ mod skip;
 
 pub use self::{
     down::{Down, MS, SECOND, never},
-    eventually::eventually,
+    eventually::{eventually, eventually_within},
     herd::herd,
     monitor::{Command, Monitor},
     origin::Origin,
