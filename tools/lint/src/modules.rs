@@ -4,7 +4,7 @@ use crate::{Files, Findings};
 use std::collections::BTreeMap;
 
 /// Maximum number of code lines of the library. To be lowered with the library.
-const LINES: usize = 17915;
+const LINES: usize = 17914;
 
 /// Maximum number of code lines of each module. To be lowered with the module.
 const MODULE_LINES: [(&str, usize); 31] = [
@@ -30,7 +30,7 @@ const MODULE_LINES: [(&str, usize); 31] = [
     ("operations", 31),
     ("outage_cache", 118),
     ("policy", 145),
-    ("redis", 3066),
+    ("redis", 3065),
     ("settings", 191),
     ("store", 1216),
     ("sync", 514),
