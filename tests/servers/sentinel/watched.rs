@@ -2,7 +2,7 @@
 
 use crate::{
     kit::{command, patient, replicate},
-    support::{RedisServer, eventually, eventually_within},
+    support::{RedisServer, eventually},
 };
 use stampede_guard::{RedisEndpoint, StampedeGuard};
 use std::{
@@ -181,7 +181,7 @@ impl Watched {
     /// Waits until two sentinels name another master than `old`, which accepts writes, and returns it.
     pub(crate) async fn next_master(&self, old: &RedisServer) -> &RedisServer {
         let next = Cell::new(None);
-        eventually_within(FAILOVER, "the sentinels name another master", async || {
+        eventually("the sentinels name another master", async || {
             for master in self.servers.iter().filter(|server| server.port() != old.port()) {
                 if self.votes_for(master).await >= 2 && has_role(master, "master").await {
                     next.set(Some(master));
@@ -235,8 +235,6 @@ const REPLICA: &str = "replica";
 /// The users of the sentinels.
 const WATCH: [&str; 3] = ["watch0", "watch1", "watch2"];
 const SERVER: [&str; 6] = ["--repl-diskless-sync-delay", "0", "--masteruser", REPLICA, "--masterauth", "secret"];
-/// Maximum time of a failover. A sentinel that was not run for two seconds begins none for thirty (`TILT`).
-const FAILOVER: Duration = Duration::from_secs(100);
 const SENTINEL: [&str; 5] = [
     "sentinel down-after-milliseconds main 500",
     "sentinel failover-timeout main 3000",

@@ -7,11 +7,6 @@ use tokio::time;
 ///
 /// For the effects of other processes and detached tasks. If there is something to await, await it.
 pub async fn eventually(what: &str, condition: impl AsyncFn() -> bool) {
-    eventually_within(BOUND, what, condition).await;
-}
-
-/// Does the same as [`eventually`] with another bound.
-pub async fn eventually_within(bound: Duration, what: &str, condition: impl AsyncFn() -> bool) {
     let began = time::Instant::now();
     let holds = async {
         while !condition().await {
@@ -19,7 +14,7 @@ pub async fn eventually_within(bound: Duration, what: &str, condition: impl Asyn
             time::sleep((began.elapsed() / 16).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)).await;
         }
     };
-    time::timeout(bound, holds).await.unwrap_or_else(|_| panic!("not within {bound:?}: {what}"));
+    time::timeout(BOUND, holds).await.unwrap_or_else(|_| panic!("not within {BOUND:?}: {what}"));
 }
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(3);

@@ -27,7 +27,7 @@ mod skip;
 
 pub use self::{
     down::{Down, MS, SECOND, never},
-    eventually::{eventually, eventually_within},
+    eventually::eventually,
     herd::herd,
     monitor::{Command, Monitor},
     origin::Origin,
