@@ -308,9 +308,9 @@ async fn forget(node: &RedisServer, others: &[&RedisServer]) {
     forgotten.unwrap_or_else(|error| assert!(error.to_string().contains("Unknown node"), "{error}"));
 }
 
-/// The old master names no node that the writer knows; the tests of the topology compare epochs.
+/// The old master names no master that the writer still has; the tests of the topology compare epochs.
 ///
-/// Seen to fail (31 of 32 runs) if the router believes such a view. Only a process that does not keep the invalidation would
+/// Seen to fail (11 of 12 runs) if the router believes such a view. Only a process that does not keep the invalidation would
 /// get the old value, so the test counts reads at the old master.
 #[tokio::test]
 async fn forgotten_master_serves_no_old_value_after_an_invalidation() {
